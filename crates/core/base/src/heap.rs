@@ -1,0 +1,178 @@
+//! A binary min-heap over small integer handles, with a position table so that any element can be
+//! removed or moved in O(log n).
+//!
+//! One structure serves the queues (ordered by policy key), the bands (ordered by head) and the
+//! deadlines. Handles are indices of the caller's own slab.
+
+/// A min-heap of `(key, handle)`; equal keys are an error of the caller, who puts a sequence number
+/// into the key where order matters.
+#[derive(Clone, Debug)]
+pub struct IndexedHeap<K> {
+    items: Vec<(K, u32)>,
+    /// Position of each handle in `items`, plus one; 0 is "absent".
+    at: Vec<u32>,
+}
+
+impl<K> Default for IndexedHeap<K> {
+    fn default() -> Self {
+        IndexedHeap { items: Vec::new(), at: Vec::new() }
+    }
+}
+
+impl<K: Ord + Copy> IndexedHeap<K> {
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// The least element.
+    pub fn peek(&self) -> Option<(K, u32)> {
+        self.items.first().copied()
+    }
+
+    /// Whether `handle` is in the heap.
+    pub fn contains(&self, handle: u32) -> bool {
+        self.at.get(handle as usize).is_some_and(|&p| p != 0)
+    }
+
+    /// Inserts `handle`, or gives it a new key if it is there.
+    pub fn set(&mut self, handle: u32, key: K) {
+        let h = handle as usize;
+        if h >= self.at.len() {
+            self.at.resize(h + 1, 0);
+        }
+        if self.at[h] == 0 {
+            self.items.push((key, handle));
+            self.at[h] = self.items.len() as u32;
+            self.up(self.items.len() - 1);
+        } else {
+            let p = self.at[h] as usize - 1;
+            self.items[p].0 = key;
+            let p = self.up(p);
+            self.down(p);
+        }
+    }
+
+    /// Removes `handle`; whether it was there.
+    pub fn remove(&mut self, handle: u32) -> bool {
+        let Some(p) = self.at.get(handle as usize).copied().filter(|&p| p != 0) else { return false };
+        let p = p as usize - 1;
+        self.at[handle as usize] = 0;
+        let last = self.items.len() - 1;
+        self.items.swap_remove(p);
+        if p < last {
+            self.at[self.items[p].1 as usize] = p as u32 + 1;
+            let p = self.up(p);
+            self.down(p);
+        }
+        true
+    }
+
+    /// Removes the least element.
+    pub fn pop(&mut self) -> Option<(K, u32)> {
+        let top = self.peek()?;
+        self.remove(top.1);
+        Some(top)
+    }
+
+    /// All elements in no useful order.
+    pub fn iter(&self) -> impl Iterator<Item = (K, u32)> + '_ {
+        self.items.iter().copied()
+    }
+
+    /// Gives every element a new key at once, in O(n).
+    pub fn rekey(&mut self, mut key: impl FnMut(u32) -> K) {
+        for item in &mut self.items {
+            item.0 = key(item.1);
+        }
+        for p in (0..self.items.len() / 2).rev() {
+            self.down(p);
+        }
+    }
+
+    fn up(&mut self, mut p: usize) -> usize {
+        while p > 0 {
+            let parent = (p - 1) / 2;
+            if self.items[parent].0 <= self.items[p].0 {
+                break;
+            }
+            self.swap(p, parent);
+            p = parent;
+        }
+        p
+    }
+
+    fn down(&mut self, mut p: usize) {
+        loop {
+            let (l, r) = (2 * p + 1, 2 * p + 2);
+            let mut least = p;
+            if l < self.items.len() && self.items[l].0 < self.items[least].0 {
+                least = l;
+            }
+            if r < self.items.len() && self.items[r].0 < self.items[least].0 {
+                least = r;
+            }
+            if least == p {
+                return;
+            }
+            self.swap(p, least);
+            p = least;
+        }
+    }
+
+    fn swap(&mut self, a: usize, b: usize) {
+        self.items.swap(a, b);
+        self.at[self.items[a].1 as usize] = a as u32 + 1;
+        self.at[self.items[b].1 as usize] = b as u32 + 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// A random walk against an ordered map: same minimum, same membership after every step.
+    #[test]
+    fn agrees_with_an_ordered_map() {
+        let draws = crate::Draws::new(1);
+        let p = crate::Purpose::named("heap");
+        let mut heap = IndexedHeap::default();
+        let mut model: BTreeMap<u32, (u64, u32)> = BTreeMap::new();
+        for i in 0..20_000u64 {
+            let handle = draws.below(p, i, 0, 64) as u32;
+            match draws.below(p, i, 1, 4) {
+                0 => {
+                    assert_eq!(heap.remove(handle), model.remove(&handle).is_some());
+                }
+                1 if i % 50 == 0 => {
+                    heap.rekey(|h| (draws.below(p, i, 3 + u64::from(h), 100), h));
+                    for (h, k) in &mut model {
+                        *k = (draws.below(p, i, 3 + u64::from(*h), 100), *h);
+                    }
+                }
+                2 if i % 3 == 0 => {
+                    let top = heap.pop();
+                    let want = model.values().min().copied();
+                    assert_eq!(top.map(|t| t.0), want);
+                    if let Some((_, h)) = want {
+                        model.remove(&h);
+                    }
+                }
+                _ => {
+                    let key = (draws.below(p, i, 2, 100), handle);
+                    heap.set(handle, key);
+                    model.insert(handle, key);
+                }
+            }
+            assert_eq!(heap.peek().map(|t| t.0), model.values().min().copied());
+            assert_eq!(heap.len(), model.len());
+            assert_eq!(heap.contains(handle), model.contains_key(&handle));
+        }
+    }
+}

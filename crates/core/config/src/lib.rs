@@ -1,0 +1,1 @@
+//! EndpointPickerConfig and its companions, checked and turned into the kernel plan.

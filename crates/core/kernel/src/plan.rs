@@ -1,0 +1,116 @@
+//! What the configuration turns into: an immutable [`Plan`] that the kernel decides by.
+
+use crate::policy::{
+    Admitter, Detector, FairnessPolicy, Filter, Gate, OrderingPolicy, Picker, Scorer, UsageLimit,
+};
+use forebay_base::Span;
+use std::sync::Arc;
+
+/// Everything that decides, built once and shared.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Flow control, or `None` for legacy admission (feature gate off).
+    pub flow: Option<FlowPlan>,
+    /// The saturation detector, used by flow control and by legacy admission.
+    pub detector: Arc<dyn Detector>,
+    /// Admitters, asked in order before a request is queued.
+    pub admitters: Vec<Arc<dyn Admitter>>,
+    /// How an endpoint is chosen.
+    pub profile: Profile,
+    /// The approximate prefix index, if a plugin in use needs it.
+    pub prefix: Option<PrefixPlan>,
+}
+
+/// The settings of flow control.
+#[derive(Clone, Debug)]
+pub struct FlowPlan {
+    /// Bytes of request bodies that may wait in all bands together; `None` is unlimited.
+    pub max_bytes: Option<u64>,
+    /// Requests that may wait in all bands together; `None` is unlimited.
+    pub max_requests: Option<u64>,
+    /// How long a request may wait while the pool has endpoints; `None` is forever.
+    pub ttl: Option<Span>,
+    /// How long a request may wait while the pool is empty; `None` is forever.
+    pub no_endpoint_ttl: Option<Span>,
+    /// The bands that exist from the start, highest priority first, each priority once; band 0 among
+    /// them.
+    pub bands: Vec<BandPlan>,
+    /// The template of bands that come later with a priority of 0 or more.
+    pub default_band: BandTemplate,
+    /// The template of bands that come later with a negative priority.
+    pub default_negative_band: BandTemplate,
+    /// Gives the ceilings.
+    pub limit: Arc<dyn UsageLimit>,
+    /// Asked once a head has been chosen.
+    pub gate: Arc<dyn Gate>,
+    /// When cycles run.
+    pub driver: Driver,
+}
+
+/// When cycles run. Drivers never decide anything else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Driver {
+    /// One cycle per arrival and one per elapsed millisecond, as llm-d-router does.
+    Upstream,
+}
+
+/// A band that exists from the start.
+#[derive(Clone, Debug)]
+pub struct BandPlan {
+    /// Its priority; higher goes first, negative is sheddable.
+    pub priority: i32,
+    /// Its limits and policies.
+    pub template: BandTemplate,
+}
+
+/// Limits and policies of a band.
+#[derive(Clone, Debug)]
+pub struct BandTemplate {
+    /// Bytes of request bodies that may wait in the band.
+    pub max_bytes: u64,
+    /// Requests that may wait in the band.
+    pub max_requests: u64,
+    /// Which flow goes next.
+    pub fairness: Arc<dyn FairnessPolicy>,
+    /// Which request of a flow goes next.
+    pub ordering: Arc<dyn OrderingPolicy>,
+}
+
+/// A scheduling profile: filters, then scorers, then the picker.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// Its name in the configuration.
+    pub name: String,
+    /// In the order of the configuration.
+    pub filters: Vec<Arc<dyn Filter>>,
+    /// With their weights, in the order of the configuration.
+    pub scorers: Vec<WeightedScorer>,
+    /// Chooses among the rated.
+    pub picker: Arc<dyn Picker>,
+}
+
+/// A scorer in a profile.
+#[derive(Clone, Debug)]
+pub struct WeightedScorer {
+    /// The instance name in the configuration.
+    pub name: String,
+    /// Its weight; any number.
+    pub weight: f64,
+    /// The scorer.
+    pub scorer: Arc<dyn Scorer>,
+}
+
+/// Settings of the approximate prefix index (`approx-prefix-cache-producer`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrefixPlan {
+    /// Take block size and capacity from what the engines report, where they do.
+    pub auto_tune: bool,
+    /// Tokens per block when nothing is reported; at least 64 are used.
+    pub block_tokens: u32,
+    /// Prompt tokens that are matched at most; 0 is unlimited.
+    pub max_tokens: u32,
+    /// Blocks remembered per endpoint when the engine reports no capacity.
+    pub blocks_per_endpoint: u32,
+    /// Bytes that the whole index may take.
+    pub max_bytes: u64,
+}

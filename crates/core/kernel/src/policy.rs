@@ -1,0 +1,146 @@
+//! The traits that policies implement. A policy holds no clock, lock or hidden state: what it has to
+//! remember lives in cells that the kernel owns, saves and hands in.
+
+use crate::ask::Asked;
+use crate::pool::{Endpoint, EndpointSet, Pool};
+use forebay_base::{Draws, Nanos, Span};
+use std::fmt::Debug;
+
+/// What a usage limit policy sees of one cycle.
+#[derive(Clone, Copy, Debug)]
+pub struct CycleFacts<'a> {
+    /// Saturation of the pool; 0 idle, 1 and more saturated, not capped.
+    pub saturation: f64,
+    /// The priorities of all provisioned bands, highest first.
+    pub priorities: &'a [i32],
+}
+
+/// Gives each band the saturation at which its dispatch stops.
+pub trait UsageLimit: Send + Sync + Debug {
+    /// How many cells it needs; they start at 0.
+    fn cells(&self) -> usize {
+        0
+    }
+
+    /// One cycle: writes a ceiling per band, highest first. `out` comes filled with 1.0. Ceilings should
+    /// not rise with rank, because dispatch stops at the first band that is gated.
+    fn ceilings(&self, facts: &CycleFacts<'_>, cells: &mut [u64], out: &mut [f64]);
+
+    /// The ceiling it aims at, where [`UsageLimit::ceilings`] reaches it only on average over cycles.
+    fn nominal(&self, facts: &CycleFacts<'_>, out: &mut [f64]);
+
+    /// The effect on the cells of `ticks` cycles at this saturation, in closed form: exactly what as many
+    /// calls of [`UsageLimit::ceilings`] would have left behind.
+    fn skip(&self, _saturation: f64, _ticks: u64, _cells: &mut [u64]) {}
+
+    /// For how many further cycles at the same saturation and bands the ceilings stay as the last call
+    /// gave them. A smaller number is always right; it only costs cycles.
+    fn steady(&self, _saturation: f64, _cells: &[u64]) -> u64 {
+        0
+    }
+
+    /// The name of the regime at this saturation, for tables.
+    fn regime(&self, _facts: &CycleFacts<'_>) -> &'static str {
+        "constant"
+    }
+}
+
+/// Rates how full one endpoint is; the pool's saturation is the mean over its endpoints.
+pub trait Detector: Send + Sync + Debug {
+    /// 0 idle, 1 and more saturated. Must depend on nothing but the endpoint.
+    fn endpoint(&self, e: &Endpoint) -> f64;
+
+    /// Metrics older than this count as stale ([`Endpoint::stale`]); `None`: age does not matter.
+    fn staleness(&self) -> Option<Span> {
+        None
+    }
+}
+
+/// Decides per band and endpoint whether the chosen head may go there now.
+pub trait Gate: Send + Sync + Debug {
+    /// Removes endpoints from `set`. An empty set holds the request in the queue and ends the cycle.
+    fn allow(&self, priority: i32, ask: &Asked, pool: &Pool, set: &mut EndpointSet);
+
+    /// Whether it always leaves `set` as it is.
+    fn is_open(&self) -> bool {
+        false
+    }
+}
+
+/// Refuses requests before they are queued.
+pub trait Admitter: Send + Sync + Debug {
+    /// Whether the request may come in.
+    fn admit(&self, ask: &Asked, pool: &Pool, saturation: f64, draws: Draws) -> bool;
+}
+
+/// The key of a queued request: smaller goes first. Ties go to the earlier arrival.
+pub trait OrderingPolicy: Send + Sync + Debug {
+    /// Asked once, when the request is queued.
+    fn key(&self, ask: &Asked) -> u64;
+}
+
+/// The place of a head among heads: ordering key, then arrival number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HeadKey {
+    /// From the band's ordering policy.
+    pub key: u64,
+    /// The request number, unique.
+    pub number: u64,
+}
+
+/// Chooses which flow of a band goes next.
+pub trait FairnessPolicy: Send + Sync + Debug {
+    /// Fresh state for one band.
+    fn start(&self) -> Box<dyn Fairness>;
+}
+
+/// The state of a fairness policy for one band. Flows are small integers that the band reuses only after
+/// [`Fairness::emptied`].
+pub trait Fairness: Send + Sync + Debug {
+    /// The head of a flow is now this; tells of new flows, too.
+    fn head_changed(&mut self, flow: u32, head: HeadKey);
+    /// The flow has nothing queued any more.
+    fn emptied(&mut self, flow: u32);
+    /// The flow that goes next, if any has something queued.
+    fn pick(&self) -> Option<u32>;
+    /// A copy, for forks of the kernel.
+    fn fork(&self) -> Box<dyn Fairness>;
+}
+
+/// What filters, scorers and pickers see of one scheduling decision.
+#[derive(Clone, Copy, Debug)]
+pub struct Decision<'a> {
+    /// The instant of the decision.
+    pub now: Nanos,
+    /// The request.
+    pub ask: &'a Asked,
+    /// The endpoints.
+    pub pool: &'a Pool,
+    /// Leading blocks of the request's prompt that each endpoint is believed to hold, by endpoint
+    /// index; empty if no index is in use.
+    pub matched: &'a [u32],
+    /// Tokens in one block of `matched`.
+    pub block_tokens: u32,
+    /// Draws, by the request's number.
+    pub draws: Draws,
+}
+
+/// Removes endpoints from the candidates of a request.
+pub trait Filter: Send + Sync + Debug {
+    /// Removes from `set`. If nothing is left, the request is refused as saturated.
+    fn keep(&self, d: &Decision<'_>, set: &mut EndpointSet);
+}
+
+/// Rates candidates.
+pub trait Scorer: Send + Sync + Debug {
+    /// Writes a score for each candidate: `out[k]` belongs to `candidates[k]`. The kernel clamps to
+    /// 0..=1 and weighs. A candidate whose metric is unknown scores 0.
+    fn score(&self, d: &Decision<'_>, candidates: &[u32], out: &mut [f64]);
+}
+
+/// Chooses among rated candidates.
+pub trait Picker: Send + Sync + Debug {
+    /// Writes endpoint indices into `out`, best first, at most as many as it is configured for and at
+    /// least one. `candidates` is never empty.
+    fn pick(&self, d: &Decision<'_>, candidates: &[(u32, f64)], out: &mut Vec<u32>);
+}

@@ -1,0 +1,321 @@
+//! The endpoints: what is known of each, and sets of them.
+
+use forebay_base::{Nanos, Span};
+
+/// Names an endpoint for as long as it lives: a re-added one has a new generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EndpointId {
+    /// Index into per-endpoint columns.
+    pub index: u32,
+    /// Counts the endpoints that had this index.
+    pub generation: u32,
+}
+
+/// One value scraped from an endpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Reading {
+    /// The engine's mapping has no such metric: it takes no part in decisions.
+    Disabled,
+    /// The metric was expected and not there: unknown, which never counts as 0.
+    #[default]
+    Missing,
+    /// The value.
+    Value(f64),
+}
+
+impl Reading {
+    /// The value, if there is one.
+    pub fn value(self) -> Option<f64> {
+        match self {
+            Reading::Value(x) => Some(x),
+            _ => None,
+        }
+    }
+}
+
+/// What one scrape of an endpoint said.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sample {
+    /// Requests waiting in the engine.
+    pub waiting: Reading,
+    /// Requests running in the engine.
+    pub running: Reading,
+    /// Used share of the KV cache, 0 to 1.
+    pub kv: Reading,
+    /// Tokens per KV block, if reported.
+    pub block_tokens: Option<u32>,
+    /// KV blocks in all, if reported.
+    pub blocks: Option<u32>,
+}
+
+/// What the kernel itself has sent to an endpoint and not seen the end of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Requests dispatched and not ended.
+    pub requests: u32,
+    /// Of these, requests whose first token has not come back.
+    pub pending: u32,
+    /// Estimated prompt tokens of the pending ones that the endpoint is not believed to hold.
+    pub pending_tokens: u64,
+}
+
+/// The stages that an endpoint takes part in, from its label `llm-d.ai/role`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stages {
+    /// Prefill.
+    pub prefill: bool,
+    /// Decode.
+    pub decode: bool,
+}
+
+impl Stages {
+    /// The label that decides.
+    pub const LABEL: &'static str = "llm-d.ai/role";
+
+    /// Unlabelled endpoints decode; `prefill-decode` and `both` do both; `encode` and values that are
+    /// not known take part in none.
+    pub fn of_role(role: Option<&str>) -> Stages {
+        let (prefill, decode) = match role {
+            None | Some("" | "decode") => (false, true),
+            Some("prefill" | "encode-prefill") => (true, false),
+            Some("prefill-decode" | "both" | "encode-prefill-decode") => (true, true),
+            Some(_) => (false, false),
+        };
+        Stages { prefill, decode }
+    }
+}
+
+/// How discovery describes an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointSpec {
+    /// Unique name, such as `namespace/pod-rank-0` or an address.
+    pub name: String,
+    /// Labels, sorted by key.
+    pub labels: Vec<(String, String)>,
+}
+
+impl EndpointSpec {
+    /// An endpoint without labels.
+    pub fn named(name: impl Into<String>) -> EndpointSpec {
+        EndpointSpec { name: name.into(), labels: Vec::new() }
+    }
+    /// The value of a label.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.labels.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
+    }
+}
+
+/// One endpoint as policies see it.
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    /// Its identity.
+    pub id: EndpointId,
+    /// As discovered.
+    pub spec: EndpointSpec,
+    /// From its role label.
+    pub stages: Stages,
+    /// The last scrape, if there was one.
+    pub sample: Option<Sample>,
+    /// When that scrape arrived.
+    pub sampled: Nanos,
+    /// Whether the scrape is missing or older than the detector allows.
+    pub stale: bool,
+    /// What the kernel has in flight there.
+    pub load: Load,
+}
+
+/// A set of endpoint indices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EndpointSet {
+    words: Vec<u64>,
+}
+
+impl EndpointSet {
+    /// Removes all.
+    pub fn clear(&mut self) {
+        self.words.clear();
+    }
+    /// Adds one.
+    pub fn insert(&mut self, index: u32) {
+        let w = index as usize / 64;
+        if w >= self.words.len() {
+            self.words.resize(w + 1, 0);
+        }
+        self.words[w] |= 1 << (index % 64);
+    }
+    /// Removes one.
+    pub fn remove(&mut self, index: u32) {
+        if let Some(w) = self.words.get_mut(index as usize / 64) {
+            *w &= !(1 << (index % 64));
+        }
+    }
+    /// Whether it is in.
+    pub fn contains(&self, index: u32) -> bool {
+        self.words.get(index as usize / 64).is_some_and(|w| w >> (index % 64) & 1 == 1)
+    }
+    /// Whether none is in.
+    pub fn is_empty(&self) -> bool {
+        self.words.iter().all(|&w| w == 0)
+    }
+    /// How many are in.
+    pub fn len(&self) -> usize {
+        self.words.iter().map(|w| w.count_ones() as usize).sum()
+    }
+    /// The members in rising order.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.words.iter().enumerate().flat_map(|(i, &word)| {
+            let mut w = word;
+            std::iter::from_fn(move || {
+                (w != 0).then(|| {
+                    let bit = w.trailing_zeros();
+                    w &= w - 1;
+                    i as u32 * 64 + bit
+                })
+            })
+        })
+    }
+    /// Keeps those for which `keep` holds.
+    pub fn retain(&mut self, mut keep: impl FnMut(u32) -> bool) {
+        for i in 0..self.words.len() {
+            let mut w = self.words[i];
+            while w != 0 {
+                let bit = w.trailing_zeros();
+                w &= w - 1;
+                if !keep(i as u32 * 64 + bit) {
+                    self.words[i] &= !(1 << bit);
+                }
+            }
+        }
+    }
+}
+
+/// All endpoints.
+#[derive(Clone, Debug, Default)]
+pub struct Pool {
+    slots: Vec<Option<Endpoint>>,
+    generations: Vec<u32>,
+    live: u32,
+}
+
+impl Pool {
+    /// The number of endpoints.
+    pub fn len(&self) -> usize {
+        self.live as usize
+    }
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.live == 0
+    }
+    /// One more than the largest index in use: the length of per-endpoint columns.
+    pub fn width(&self) -> usize {
+        self.slots.len()
+    }
+    /// The endpoint at `index`.
+    pub fn at(&self, index: u32) -> Option<&Endpoint> {
+        self.slots.get(index as usize)?.as_ref()
+    }
+    /// The endpoint of this identity, if it still lives.
+    pub fn get(&self, id: EndpointId) -> Option<&Endpoint> {
+        self.at(id.index).filter(|e| e.id == id)
+    }
+    /// All endpoints by rising index.
+    pub fn iter(&self) -> impl Iterator<Item = &Endpoint> + '_ {
+        self.slots.iter().flatten()
+    }
+
+    pub(crate) fn get_mut(&mut self, id: EndpointId) -> Option<&mut Endpoint> {
+        self.slots.get_mut(id.index as usize)?.as_mut().filter(|e| e.id == id)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Endpoint> + '_ {
+        self.slots.iter_mut().flatten()
+    }
+
+    pub(crate) fn add(&mut self, spec: EndpointSpec) -> EndpointId {
+        let index = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        if index == self.slots.len() {
+            self.slots.push(None);
+            self.generations.push(0);
+        }
+        let id = EndpointId { index: index as u32, generation: self.generations[index] };
+        let stages = Stages::of_role(spec.label(Stages::LABEL));
+        self.slots[index] = Some(Endpoint {
+            id,
+            spec,
+            stages,
+            sample: None,
+            sampled: Nanos::ZERO,
+            stale: true,
+            load: Load::default(),
+        });
+        self.live += 1;
+        id
+    }
+
+    pub(crate) fn remove(&mut self, id: EndpointId) -> bool {
+        if self.get(id).is_none() {
+            return false;
+        }
+        self.slots[id.index as usize] = None;
+        self.generations[id.index as usize] = id.generation.wrapping_add(1);
+        self.live -= 1;
+        true
+    }
+
+    /// The earliest instant at which a fresh scrape becomes older than `threshold`: one nanosecond after
+    /// its last valid one.
+    pub(crate) fn next_staleness(&self, threshold: Span) -> Option<Nanos> {
+        self.iter().filter(|e| !e.stale).map(|e| e.sampled + threshold + Span(1)).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_map_to_stages_as_in_the_router() {
+        for (role, prefill, decode) in [
+            (None, false, true),
+            (Some("decode"), false, true),
+            (Some("prefill"), true, false),
+            (Some("encode-prefill"), true, false),
+            (Some("prefill-decode"), true, true),
+            (Some("both"), true, true),
+            (Some("encode-prefill-decode"), true, true),
+            (Some("encode"), false, false),
+            (Some("something"), false, false),
+        ] {
+            assert_eq!(Stages::of_role(role), Stages { prefill, decode }, "{role:?}");
+        }
+    }
+
+    #[test]
+    fn an_endpoint_that_comes_back_is_another_one() {
+        let mut pool = Pool::default();
+        let a = pool.add(EndpointSpec::named("a"));
+        let b = pool.add(EndpointSpec::named("b"));
+        assert!(pool.remove(a));
+        assert!(!pool.remove(a));
+        let again = pool.add(EndpointSpec::named("a"));
+        assert_eq!(again.index, a.index);
+        assert_ne!(again, a);
+        assert!(pool.get(a).is_none());
+        assert_eq!(pool.len(), 2);
+        assert!(pool.get(b).is_some());
+    }
+
+    #[test]
+    fn sets_hold_what_was_put_in() {
+        let mut s = EndpointSet::default();
+        for i in [0, 3, 63, 64, 200] {
+            s.insert(i);
+        }
+        s.remove(3);
+        assert_eq!(s.iter().collect::<Vec<_>>(), [0, 63, 64, 200]);
+        s.retain(|i| i >= 64);
+        assert_eq!(s.iter().collect::<Vec<_>>(), [64, 200]);
+        assert_eq!(s.len(), 2);
+        assert!(s.contains(64) && !s.contains(0) && !s.contains(1000));
+    }
+}

@@ -1,0 +1,1 @@
+//! A vLLM-shaped HTTP server over the engine.

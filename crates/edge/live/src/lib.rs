@@ -1,0 +1,1 @@
+//! The kernel in real time: lock, waiters, scraping, discovery, metrics.

@@ -1,0 +1,1 @@
+//! The HTTP door: OpenAI-compatible proxy in front of the kernel, and the admin port.
