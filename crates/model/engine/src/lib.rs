@@ -1,1 +1,40 @@
 //! One vLLM server as a state machine: scheduler, KV blocks, latency, model and hardware catalogue.
+//!
+//! The engine does no input or output and holds no clock: the caller passes the time, asks
+//! [`Engine::next_event`] when something will happen, and calls [`Engine::advance`] then. A live
+//! emulator and a discrete-event simulator drive the same code.
+//!
+//! ```
+//! use forebay_base::Nanos;
+//! use forebay_engine::{Engine, EngineEvent, EngineSpec, Job};
+//!
+//! let spec = EngineSpec::named("qwen3-14b", "h100").expect("both are in the catalogue");
+//! let mut engine = Engine::new(&spec.resolve().expect("it fits into one H100"), Nanos::ZERO);
+//! let job = Job { id: 1, prompt_tokens: 1000, output_tokens: 2, prefix: [].into(), priority: 0 };
+//! engine.arrive(Nanos::ZERO, job).expect("the prompt is shorter than the model's context");
+//! let mut events = Vec::new();
+//! while let Some(at) = engine.next_event() {
+//!     engine.advance(at, &mut events);
+//! }
+//! assert!(matches!(events.last(), Some(EngineEvent::StepEnd { .. })));
+//! assert_eq!(engine.published().generation_tokens, 2);
+//! ```
+
+mod blocks;
+mod engine;
+mod hardware;
+mod latency;
+mod model;
+mod schedule;
+mod seq;
+mod spec;
+
+#[cfg(test)]
+mod tests;
+
+pub use blocks::BlockPool;
+pub use engine::{Aborted, ArriveError, Engine, EngineEvent, FinishReason, Job, Published};
+pub use hardware::{Factors, HARDWARE, Hardware};
+pub use latency::{Composition, Latency, StepCost};
+pub use model::{MODELS, ModelConfig, Moe};
+pub use spec::{EngineSpec, Resolved, Scheduling};

@@ -1,0 +1,434 @@
+//! The server: arrivals, step boundaries, and what is published.
+
+use crate::blocks::{BlockPool, FastMap};
+use crate::latency::{Composition, StepCost};
+use crate::seq::{Place, Seq, Waiting};
+use crate::spec::Resolved;
+use forebay_base::Nanos;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+/// One request as the engine sees it.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The caller's name for it, unique among the requests inside.
+    pub id: u64,
+    /// Tokens of the prompt, at least 1.
+    pub prompt_tokens: u32,
+    /// Tokens to generate, at least 1; cut where prompt and output reach the model's maximum length.
+    pub output_tokens: u32,
+    /// Content hashes of the full KV blocks from the front, each covering all tokens up to its end
+    /// (chained). Hashes past the prompt name the blocks that the output will fill. Blocks without one
+    /// are named after the request, so that only the request itself can hit them.
+    pub prefix: Arc<[u64]>,
+    /// Lower runs first under [`crate::Scheduling::Priority`]; ignored otherwise.
+    pub priority: i64,
+}
+
+/// Why a request cannot enter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ArriveError {
+    /// A prompt of no tokens.
+    EmptyPrompt,
+    /// Nothing to generate.
+    NoOutput,
+    /// The prompt leaves no room for a token under the model's maximum length, given here.
+    PromptTooLong {
+        /// Prompt and output together may have this many tokens.
+        max_model_len: u32,
+    },
+    /// A request of this id is inside.
+    DuplicateId,
+}
+
+impl fmt::Display for ArriveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ArriveError::EmptyPrompt => f.write_str("the prompt has no tokens"),
+            ArriveError::NoOutput => f.write_str("no output tokens were asked for"),
+            ArriveError::PromptTooLong { max_model_len } => {
+                write!(f, "the prompt leaves no room under the maximum length of {max_model_len} tokens")
+            }
+            ArriveError::DuplicateId => f.write_str("a request with this id is inside"),
+        }
+    }
+}
+
+impl std::error::Error for ArriveError {}
+
+/// Why a request finished by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// All tokens that were asked for are there.
+    Output,
+    /// Prompt and output reached the model's maximum length first.
+    ModelLength,
+}
+
+/// What happened, with its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineEvent {
+    /// A request left the waiting queue for the first time.
+    Admitted {
+        /// Which.
+        id: u64,
+        /// When the scheduler took it; its first step may start later.
+        at: Nanos,
+        /// Prompt tokens that were in the prefix cache.
+        cached_tokens: u32,
+    },
+    /// A token came out.
+    Token {
+        /// Of which request.
+        id: u64,
+        /// 0 for the first.
+        index: u32,
+        /// The end of the step that made it.
+        at: Nanos,
+    },
+    /// A request finished; its slot and blocks are free. Follows its last token.
+    Finished {
+        /// Which.
+        id: u64,
+        /// When.
+        at: Nanos,
+        /// Why.
+        reason: FinishReason,
+    },
+    /// A request lost its blocks to another and waits again; what it generated is kept.
+    Preempted {
+        /// Which.
+        id: u64,
+        /// When.
+        at: Nanos,
+    },
+    /// A step ended and the counters were published.
+    StepEnd {
+        /// When.
+        at: Nanos,
+        /// Tokens computed in it.
+        tokens: u32,
+        /// Sequences in it.
+        sequences: u32,
+    },
+}
+
+/// A request that was cancelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Aborted {
+    /// Tokens that had come out.
+    pub tokens: u32,
+    /// How often it had been preempted.
+    pub preemptions: u32,
+}
+
+/// What a scrape sees: the state at the end of the last step.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Published {
+    /// The end of that step; zero before the first.
+    pub at: Nanos,
+    /// Requests in the waiting queue. Arrivals since the scheduler last ran are not in it yet.
+    pub waiting: u32,
+    /// Requests admitted.
+    pub running: u32,
+    /// Blocks held by requests; cached blocks that nobody holds count as free.
+    pub used_blocks: u32,
+    /// `used_blocks` over all blocks that requests can get, 0 to 1.
+    pub kv_usage: f64,
+    /// Preemptions so far.
+    pub preemptions: u64,
+    /// Prompt tokens looked up in the prefix cache so far, once per request.
+    pub prefix_queries: u64,
+    /// Prompt tokens found there so far.
+    pub prefix_hits: u64,
+    /// Prompt tokens of requests whose first token is out.
+    pub prompt_tokens: u64,
+    /// Tokens generated so far.
+    pub generation_tokens: u64,
+    /// Steps so far.
+    pub steps: u64,
+}
+
+/// One sequence's part of a step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+    pub(crate) tokens: u32,
+    /// Tokens before these.
+    pub(crate) context: u32,
+    /// Whether the step completes all tokens known, and so yields the next.
+    pub(crate) samples: bool,
+}
+
+/// One step: scheduled, waiting for its turn, or running.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Batch {
+    pub(crate) active: bool,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) tokens: u32,
+    pub(crate) duration_ps: u128,
+}
+
+/// One vLLM server.
+///
+/// Calls come in the order of their times. At most two steps are in flight, as with vLLM's asynchronous
+/// scheduling: step n+1 is put together when step n starts, and runs as soon as n ends. A request that
+/// arrives while n runs is therefore seen when n ends, goes into step n+2, and has its first token when
+/// that one ends: the rest of n, all of n+1, all of n+2, about two and a half steps and the prefill's
+/// extra cost, three steps in sum. A request that finds the server idle starts at once.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    pub(crate) config: Arc<Resolved>,
+    pub(crate) seqs: Vec<Seq>,
+    vacant: Vec<u32>,
+    by_id: FastMap<u32>,
+    /// Arrivals that the scheduler has not seen, in order.
+    incoming: VecDeque<u32>,
+    pub(crate) waiting: Waiting,
+    /// Slots in the order of admission.
+    pub(crate) running: Vec<u32>,
+    pub(crate) blocks: BlockPool,
+    current: Batch,
+    next: Batch,
+    /// The end of the current step, or of the last one if none runs, in picoseconds.
+    end_ps: u128,
+    arrivals: u64,
+    pub(crate) counters: Published,
+    published: Published,
+    /// The last composition and its cost: in steady decoding it is the same for many steps.
+    pub(crate) priced: (Composition, StepCost),
+    /// Blocks hit by the request under consideration.
+    pub(crate) hits: Vec<u32>,
+}
+
+/// The first nanosecond at or after a picosecond.
+fn nanos(ps: u128) -> Nanos {
+    Nanos(u64::try_from(ps.div_ceil(1000)).unwrap_or(u64::MAX))
+}
+
+impl Engine {
+    /// An idle server with an empty cache.
+    pub fn new(config: &Resolved, now: Nanos) -> Engine {
+        Engine {
+            seqs: Vec::new(),
+            vacant: Vec::new(),
+            by_id: FastMap::default(),
+            incoming: VecDeque::new(),
+            waiting: Waiting::new(config.spec.scheduling),
+            running: Vec::with_capacity(config.max_num_seqs.min(4096) as usize),
+            blocks: BlockPool::new(config.usable_blocks()),
+            current: Batch::default(),
+            next: Batch::default(),
+            end_ps: u128::from(now.0) * 1000,
+            arrivals: 0,
+            counters: Published::default(),
+            published: Published::default(),
+            priced: Default::default(),
+            hits: Vec::new(),
+            config: Arc::new(config.clone()),
+        }
+    }
+
+    /// The settled numbers of this server.
+    pub fn config(&self) -> &Resolved {
+        &self.config
+    }
+
+    /// The counters as of the end of the last step.
+    pub fn published(&self) -> Published {
+        self.published
+    }
+
+    /// The KV blocks.
+    pub fn blocks(&self) -> &BlockPool {
+        &self.blocks
+    }
+
+    /// Requests inside: arrived and neither finished nor aborted.
+    pub fn live(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Takes a request in. Nothing happens to it before the next [`Engine::advance`].
+    pub fn arrive(&mut self, now: Nanos, job: Job) -> Result<(), ArriveError> {
+        let max = self.config.max_model_len;
+        if job.prompt_tokens == 0 {
+            return Err(ArriveError::EmptyPrompt);
+        }
+        if job.output_tokens == 0 {
+            return Err(ArriveError::NoOutput);
+        }
+        if job.prompt_tokens >= max {
+            return Err(ArriveError::PromptTooLong { max_model_len: max });
+        }
+        if self.by_id.contains_key(&job.id) {
+            return Err(ArriveError::DuplicateId);
+        }
+        let slot = self.vacant.pop().unwrap_or_else(|| {
+            self.seqs.push(Seq::empty());
+            self.seqs.len() as u32 - 1
+        });
+        let room = max - job.prompt_tokens;
+        let seq = &mut self.seqs[slot as usize];
+        *seq = Seq {
+            place: Place::Incoming,
+            generation: seq.generation,
+            id: job.id,
+            number: self.arrivals,
+            priority: job.priority,
+            arrived: now,
+            prompt: job.prompt_tokens,
+            target: job.output_tokens.min(room),
+            cut: job.output_tokens > room,
+            blocks: std::mem::take(&mut seq.blocks),
+            prefix: job.prefix,
+            ..Seq::empty()
+        };
+        self.arrivals += 1;
+        self.by_id.insert(job.id, slot);
+        self.incoming.push_back(slot);
+        Ok(())
+    }
+
+    /// Cancels a request wherever it is; its slot and blocks are free at once, and its part of a step
+    /// in flight comes to nothing. `None` if no such request is inside.
+    pub fn abort(&mut self, _now: Nanos, id: u64) -> Option<Aborted> {
+        let slot = self.by_id.get(&id).copied()?;
+        match self.seqs[slot as usize].place {
+            Place::Incoming => self.incoming.retain(|&s| s != slot),
+            Place::Waiting => self.waiting.remove(slot),
+            Place::Running => self.running.retain(|&s| s != slot),
+            Place::Empty => return None,
+        }
+        let seq = &self.seqs[slot as usize];
+        let aborted = Aborted { tokens: seq.out, preemptions: seq.preemptions };
+        self.vacate(slot);
+        Some(aborted)
+    }
+
+    /// When [`Engine::advance`] has something to do; `None` if nothing is inside.
+    pub fn next_event(&self) -> Option<Nanos> {
+        if self.current.active {
+            return Some(nanos(self.end_ps));
+        }
+        self.incoming.front().map(|&s| self.seqs[s as usize].arrived)
+    }
+
+    /// Runs the steps that end at or before `now` and appends what happened, in the order of time.
+    pub fn advance(&mut self, now: Nanos, out: &mut Vec<EngineEvent>) {
+        while let Some(at) = self.next_event().filter(|&at| at <= now) {
+            if self.current.active {
+                self.end_step(at, out);
+                std::mem::swap(&mut self.current, &mut self.next);
+                self.next.active = false;
+            } else {
+                self.end_ps = self.end_ps.max(u128::from(at.0) * 1000);
+            }
+            self.see_arrivals(at);
+            if !self.current.active {
+                // Nothing is in flight, so a step that only preempted is followed by another at once.
+                // Each preempts at least one request, so this ends.
+                let mut batch = std::mem::take(&mut self.current);
+                while self.plan(at, &mut batch, out) && !batch.active {}
+                self.current = batch;
+                debug_assert!(self.current.active || self.live() == self.incoming.len(), "work is left over");
+            }
+            if self.current.active {
+                self.end_ps += self.current.duration_ps;
+                let mut batch = std::mem::take(&mut self.next);
+                self.plan(at, &mut batch, out);
+                self.next = batch;
+            }
+        }
+    }
+
+    /// Hands the arrivals up to `at` to the scheduler.
+    fn see_arrivals(&mut self, at: Nanos) {
+        while let Some(&slot) = self.incoming.front() {
+            let seq = &mut self.seqs[slot as usize];
+            if seq.arrived > at {
+                break;
+            }
+            seq.place = Place::Waiting;
+            self.waiting.push(slot, seq);
+            self.incoming.pop_front();
+        }
+    }
+
+    /// The current step ends: tokens come out, requests finish, counters are published.
+    fn end_step(&mut self, at: Nanos, out: &mut Vec<EngineEvent>) {
+        let batch = std::mem::take(&mut self.current);
+        let mut finished = false;
+        for entry in &batch.entries {
+            let seq = &mut self.seqs[entry.slot as usize];
+            if seq.generation != entry.generation || !entry.samples {
+                continue;
+            }
+            seq.pending -= 1;
+            seq.out += 1;
+            let (id, index) = (seq.id, seq.out - 1);
+            if index == 0 {
+                self.counters.prompt_tokens += u64::from(seq.prompt);
+            }
+            self.counters.generation_tokens += 1;
+            out.push(EngineEvent::Token { id, index, at });
+            if seq.place == Place::Running {
+                // The content of what was computed before this token is known now.
+                let settled = seq.computed - seq.pending;
+                self.fill_blocks(entry.slot, settled);
+            }
+            let seq = &self.seqs[entry.slot as usize];
+            if seq.out == seq.target {
+                let reason = if seq.cut { FinishReason::ModelLength } else { FinishReason::Output };
+                if seq.place == Place::Waiting {
+                    // Preempted while its last token was in flight.
+                    self.waiting.remove(entry.slot);
+                }
+                self.vacate(entry.slot);
+                out.push(EngineEvent::Finished { id, at, reason });
+                finished = true;
+            }
+        }
+        if finished {
+            let seqs = &self.seqs;
+            self.running.retain(|&s| seqs[s as usize].place == Place::Running);
+        }
+        self.publish(at);
+        out.push(EngineEvent::StepEnd { at, tokens: batch.tokens, sequences: batch.entries.len() as u32 });
+        self.current = batch;
+        self.current.active = false;
+    }
+
+    fn publish(&mut self, at: Nanos) {
+        let total = self.blocks.total();
+        let used = total - self.blocks.free();
+        self.counters.at = at;
+        self.counters.steps += 1;
+        self.counters.waiting = self.waiting.len() as u32;
+        self.counters.running = self.running.len() as u32;
+        self.counters.used_blocks = used;
+        self.counters.kv_usage = f64::from(used) / f64::from(total);
+        self.published = self.counters;
+    }
+
+    /// Empties a slot whose request is in no queue any more (the running list is cleaned by the caller).
+    fn vacate(&mut self, slot: u32) {
+        self.release_blocks(slot);
+        let seq = &mut self.seqs[slot as usize];
+        seq.generation = seq.generation.wrapping_add(1);
+        seq.place = Place::Empty;
+        self.by_id.remove(&seq.id);
+        self.vacant.push(slot);
+    }
+
+    /// Frees a request's blocks, the deepest first, so that the front of a prefix stays cached longest.
+    pub(crate) fn release_blocks(&mut self, slot: u32) {
+        let seq = &mut self.seqs[slot as usize];
+        while let Some(block) = seq.blocks.pop() {
+            self.blocks.release(block);
+        }
+        seq.filled = 0;
+    }
+}

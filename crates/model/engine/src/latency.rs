@@ -1,0 +1,265 @@
+//! Step times: a physical roofline in integer picoseconds.
+//!
+//! A step costs
+//!
+//! ```text
+//! step + sequences * sequence [+ mixed]                      fixed overheads
+//! + max(linear FLOPs / compute, weight bytes / bandwidth)    one pass over the layers and the head
+//! + per prefill chunk: max(attention FLOPs / compute, KV bytes read / bandwidth)
+//! + per decode: context tokens * max(the same two, per context token)
+//! + KV bytes written / bandwidth
+//! + 2 * layers * (collective latency + bytes / link)         with more than one GPU
+//! ```
+//!
+//! Every coefficient is rounded once to whole picoseconds; after that only integers are added, so a
+//! sum over many steps in closed form equals the sum step by step. The only part that changes from one
+//! pure decode step to the next is the context, and it is linear: see [`StepCost`].
+
+use crate::hardware::Hardware;
+use crate::model::ModelConfig;
+use forebay_base::Span;
+
+/// What one batch composition costs: constant as long as the same sequences decode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepCost {
+    /// Everything that does not depend on the decodes' context, in picoseconds.
+    pub fixed_ps: u64,
+    /// Each context token of each decoding sequence, in picoseconds.
+    pub per_context_token_ps: u64,
+}
+
+impl StepCost {
+    /// The duration in picoseconds of a step whose decodes attend to `context_tokens` in sum.
+    pub fn duration_ps(self, context_tokens: u64) -> u128 {
+        u128::from(self.fixed_ps) + u128::from(self.per_context_token_ps) * u128::from(context_tokens)
+    }
+}
+
+/// What a step carries, as far as its cost is concerned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Composition {
+    /// Sequences that decode one token.
+    pub decodes: u32,
+    /// Sequences that run a prefill chunk.
+    pub prefills: u32,
+    /// Tokens in all prefill chunks.
+    pub prefill_tokens: u32,
+    /// Sequences that produce a token, and so need the output head.
+    pub sampled: u32,
+    /// Attention cost of the prefill chunks, from [`Latency::prefill_attention_ps`].
+    pub prefill_attention_ps: u64,
+}
+
+/// The coefficients for one model on one kind of hardware.
+#[derive(Clone, Debug)]
+pub struct Latency {
+    step_ps: u64,
+    sequence_ps: u64,
+    mixed_ps: u64,
+    /// Linear layers' compute, per token.
+    linear_ps: u64,
+    /// Output head's compute, per sampled sequence.
+    head_ps: u64,
+    /// Reading all weights that every step needs.
+    weights_ps: u64,
+    /// Reading the experts that a batch of `index` tokens touches in expectation; the last entry holds
+    /// for all larger batches. Empty for dense models.
+    experts_ps: Vec<u64>,
+    /// Attention compute per pair of (new token, token attended to).
+    pair_ps: u64,
+    /// Reading the KV of one token.
+    kv_ps: u64,
+    /// Collectives: fixed part of a step, and per token.
+    collective_ps: u64,
+    collective_token_ps: u64,
+    /// The largest captured graph, in tokens; 0 runs everything without graphs.
+    max_capture: u32,
+}
+
+/// Seconds to whole picoseconds.
+fn ps(seconds: f64) -> u64 {
+    (seconds * 1e12).round() as u64
+}
+
+fn span_ps(s: Span) -> u64 {
+    s.0.saturating_mul(1000)
+}
+
+impl Latency {
+    /// The coefficients of `model` on `tp` GPUs of type `hw`, with graphs captured for up to
+    /// `2 * max_num_seqs` tokens and 512 at most, as vLLM does.
+    pub fn new(model: &ModelConfig, hw: &Hardware, tp: u32, max_num_seqs: u32) -> Latency {
+        let f = &hw.factors;
+        let flops = hw.tflops * 1e12 * f.compute * f64::from(tp);
+        let bandwidth = hw.memory_tb_s * 1e12 * f.bandwidth;
+        let layers = f64::from(model.layers);
+        let weight_bytes = f64::from(model.weight_bytes);
+        let per_gpu = |params: f64| params * weight_bytes / f64::from(tp) / bandwidth;
+        let active =
+            model.moe.map_or(0.0, |m| layers * f64::from(m.per_token) * model.expert_params() as f64);
+        let q_dim = f64::from(model.heads) * f64::from(model.head_dim);
+        let kv_ps = ps(model.kv_bytes_per_token(tp) as f64 / bandwidth);
+        let (collective_ps, collective_token_ps) = if tp > 1 {
+            // A ring moves 2 (tp - 1) / tp of the activations over each link; two all-reduces per layer.
+            let share = 2.0 * f64::from(tp - 1) / f64::from(tp);
+            let bytes = 2.0 * layers * f64::from(model.hidden) * 2.0 * share;
+            (
+                span_ps(hw.link_latency) * 2 * u64::from(model.layers),
+                ps(bytes / (hw.link_gb_s * 1e9 * f.link)),
+            )
+        } else {
+            (0, 0)
+        };
+        Latency {
+            step_ps: span_ps(f.step),
+            sequence_ps: span_ps(f.sequence),
+            mixed_ps: span_ps(f.mixed),
+            linear_ps: ps(2.0 * (model.dense_params() as f64 + active) / flops),
+            head_ps: ps(2.0 * model.head_params() as f64 / flops),
+            weights_ps: ps(per_gpu((model.dense_params() + model.head_params()) as f64)),
+            experts_ps: expert_reads(model, |experts| {
+                ps(per_gpu(experts * layers * model.expert_params() as f64))
+            }),
+            pair_ps: ps(4.0 * layers * q_dim / flops),
+            kv_ps,
+            collective_ps,
+            collective_token_ps,
+            max_capture: max_num_seqs.saturating_mul(2).min(512),
+        }
+    }
+
+    /// Attention cost of a prefill chunk of `tokens` behind `context` earlier tokens, in picoseconds.
+    pub fn prefill_attention_ps(&self, tokens: u32, context: u32) -> u64 {
+        let (t, c) = (u64::from(tokens), u64::from(context));
+        let pairs = t * c + t * (t + 1) / 2;
+        (pairs * self.pair_ps).max((c + t) * self.kv_ps)
+    }
+
+    /// The cost of one composition.
+    pub fn cost(&self, c: &Composition) -> StepCost {
+        let tokens = c.decodes + c.prefill_tokens;
+        let padded = u64::from(self.padded(tokens));
+        let compute = padded * self.linear_ps + u64::from(c.sampled) * self.head_ps;
+        let experts = match self.experts_ps.as_slice() {
+            [] => 0,
+            table => table[(tokens as usize).min(table.len() - 1)],
+        };
+        let fixed_ps = self.step_ps
+            + u64::from(c.decodes + c.prefills) * self.sequence_ps
+            + if c.prefills > 0 { self.mixed_ps } else { 0 }
+            + compute.max(self.weights_ps + experts)
+            + c.prefill_attention_ps
+            + u64::from(tokens) * self.kv_ps
+            + self.collective_ps
+            + padded * self.collective_token_ps;
+        StepCost { fixed_ps, per_context_token_ps: self.kv_ps.max(self.pair_ps) }
+    }
+
+    /// The tokens a batch is padded to: the next captured graph size (1, 2, 4, multiples of 8 to 256,
+    /// multiples of 16 above), or itself beyond the largest.
+    pub fn padded(&self, tokens: u32) -> u32 {
+        let size = match tokens {
+            0..=2 => tokens,
+            3..=4 => 4,
+            5..=256 => tokens.next_multiple_of(8),
+            _ => tokens.next_multiple_of(16),
+        };
+        if size <= self.max_capture { size } else { tokens }
+    }
+}
+
+/// Read times of the experts a batch touches. With k of n experts chosen per token, each is missed by a
+/// batch of t tokens with probability ((n - k) / n)^t. The table ends where hardly any is missed.
+fn expert_reads(model: &ModelConfig, read: impl Fn(f64) -> u64) -> Vec<u64> {
+    let Some(moe) = model.moe else { return Vec::new() };
+    let n = f64::from(moe.experts);
+    let stay = (n - f64::from(moe.per_token)) / n;
+    let mut table = Vec::new();
+    let mut missed = 1.0;
+    while missed > 1e-9 {
+        table.push(read(n * (1.0 - missed)));
+        missed *= stay;
+    }
+    table.push(read(n));
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn latency(model: &str, hw: &str, tp: u32) -> Latency {
+        Latency::new(ModelConfig::find(model).unwrap(), Hardware::find(hw).unwrap(), tp, 256)
+    }
+
+    fn decode_ms(l: &Latency, n: u32, context: u32) -> f64 {
+        let c = Composition { decodes: n, sampled: n, ..Composition::default() };
+        l.cost(&c).duration_ps(u64::from(n) * u64::from(context)) as f64 / 1e9
+    }
+
+    #[test]
+    fn one_decode_reads_the_weights_once() {
+        // 14 billion streamed parameters of 2 bytes at 75 % of 3.35 TB/s are 11.1 ms, plus 2 ms.
+        let ms = decode_ms(&latency("qwen3-14b", "h100", 1), 1, 100);
+        assert!((13.0..13.6).contains(&ms), "{ms}");
+    }
+
+    #[test]
+    fn tensor_parallel_divides_the_weights_and_pays_for_collectives() {
+        let one = latency("llama-3.1-70b", "h100", 1);
+        let four = latency("llama-3.1-70b", "h100", 4);
+        assert_eq!(four.weights_ps, (one.weights_ps + 2) / 4);
+        assert_eq!(four.collective_ps, 160 * 5_000_000);
+        // Published step traces of a 70B on four H100s show 15.6 to 16.6 ms plus the batch's share.
+        let ms = decode_ms(&four, 1, 500);
+        assert!((15.5..17.5).contains(&ms), "{ms}");
+    }
+
+    #[test]
+    fn long_prefills_are_compute_bound() {
+        let l = latency("qwen3-14b", "h100", 1);
+        let c = Composition {
+            prefills: 1,
+            prefill_tokens: 2048,
+            sampled: 1,
+            prefill_attention_ps: l.prefill_attention_ps(2048, 0),
+            ..Composition::default()
+        };
+        let ms = l.cost(&c).duration_ps(0) as f64 / 1e9;
+        // 2 * 13.2e9 * 2048 FLOPs at 60 % of 989.5 TFLOP/s are 91 ms.
+        assert!((91.0..100.0).contains(&ms), "{ms}");
+    }
+
+    #[test]
+    fn decodes_are_padded_to_captured_sizes() {
+        let l = latency("tiny", "h100", 1);
+        let pairs =
+            [(0, 0), (1, 1), (2, 2), (3, 4), (5, 8), (8, 8), (9, 16), (250, 256), (257, 272), (512, 512)];
+        for (tokens, padded) in pairs {
+            assert_eq!(l.padded(tokens), padded);
+        }
+        assert_eq!(l.padded(513), 513);
+        let small = Latency::new(ModelConfig::find("tiny").unwrap(), Hardware::find("h100").unwrap(), 1, 8);
+        assert_eq!(small.padded(17), 17, "no graph beyond twice the sequences");
+    }
+
+    #[test]
+    fn a_small_batch_touches_few_experts() {
+        let l = latency("mixtral-8x7b", "h100", 2);
+        assert_eq!(l.experts_ps[0], 0);
+        let all = l.experts_ps[l.experts_ps.len() - 1];
+        assert!((l.experts_ps[1] * 4).abs_diff(all) <= 4, "one token visits two of eight");
+        assert!(l.experts_ps.windows(2).all(|w| w[0] < w[1]));
+    }
+
+    #[test]
+    fn a_sum_of_steps_has_a_closed_form() {
+        let l = latency("llama-3.1-8b", "h100", 1);
+        let cost = l.cost(&Composition { decodes: 7, sampled: 7, ..Composition::default() });
+        let step_by_step: u128 = (0..1000u64).map(|k| cost.duration_ps(3500 + 7 * k)).sum();
+        let context = 1000 * 3500 + 7 * (999 * 1000 / 2);
+        let closed = 1000 * u128::from(cost.fixed_ps)
+            + u128::from(cost.per_context_token_ps) * u128::from(context as u64);
+        assert_eq!(step_by_step, closed);
+    }
+}

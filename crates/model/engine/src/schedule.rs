@@ -1,0 +1,232 @@
+//! Putting one step together, as vLLM's v1 scheduler does.
+
+use crate::engine::{Batch, Engine, EngineEvent, Entry};
+use crate::latency::Composition;
+use crate::seq::Place;
+use crate::spec::Scheduling;
+use forebay_base::Nanos;
+
+impl Engine {
+    /// Fills `batch` with the next step; it is active if it carries anything. Whether a request was
+    /// preempted on the way.
+    pub(crate) fn plan(&mut self, at: Nanos, batch: &mut Batch, out: &mut Vec<EngineEvent>) -> bool {
+        batch.entries.clear();
+        let mut budget = self.config.max_num_batched_tokens;
+        let preempted = self.plan_running(at, &mut budget, batch, out);
+        if !preempted {
+            self.plan_waiting(at, &mut budget, batch, out);
+        }
+        batch.active = !batch.entries.is_empty();
+        if batch.active {
+            self.price(batch);
+        }
+        preempted
+    }
+
+    /// Running requests first, in order. A request that needs nothing is passed over; one that finds no
+    /// block preempts others, or itself if it is the victim, which ends the round.
+    fn plan_running(
+        &mut self,
+        at: Nanos,
+        budget: &mut u32,
+        batch: &mut Batch,
+        out: &mut Vec<EngineEvent>,
+    ) -> bool {
+        let mut preempted = false;
+        let mut i = 0;
+        while i < self.running.len() && *budget > 0 {
+            let slot = self.running[i];
+            let tokens = self.chunk(self.seqs[slot as usize].wanted(), *budget);
+            if tokens == 0 {
+                i += 1;
+                continue;
+            }
+            while !self.grow(slot, tokens) {
+                preempted = true;
+                let index = self.victim();
+                let victim = self.running[index];
+                if let Some(p) = batch.entries.iter().position(|e| e.slot == victim) {
+                    // Under the priority policy the victim may be in this very step already.
+                    let entry = batch.entries.remove(p);
+                    *budget += entry.tokens;
+                    self.seqs[victim as usize].pending -= u32::from(entry.samples);
+                }
+                self.preempt(index, at, out);
+                if victim == slot {
+                    return true;
+                }
+                if index < i {
+                    i -= 1;
+                }
+            }
+            *budget -= tokens;
+            self.commit(slot, tokens, batch);
+            i += 1;
+        }
+        preempted
+    }
+
+    /// Then waiting requests, in order, until one does not fit.
+    fn plan_waiting(&mut self, at: Nanos, budget: &mut u32, batch: &mut Batch, out: &mut Vec<EngineEvent>) {
+        while *budget > 0 && self.running.len() < self.config.max_num_seqs as usize {
+            let Some(slot) = self.waiting.peek() else { return };
+            // At least the last prompt token is computed, which needs a block of its own.
+            if self.blocks.free() == 0 {
+                return;
+            }
+            let idle_hits = self.find_prefix(slot);
+            let cached = self.hits.len() as u32 * self.config.spec.block_size;
+            let seq = &self.seqs[slot as usize];
+            let tokens = self.chunk(seq.known() - cached, *budget);
+            let blocks = (cached + tokens).div_ceil(self.config.spec.block_size) - self.hits.len() as u32;
+            if blocks + idle_hits > self.blocks.free() {
+                return;
+            }
+            self.waiting.pop();
+            self.admit(slot, cached, at, out);
+            let grown = self.grow(slot, tokens);
+            debug_assert!(grown, "room was checked");
+            *budget -= tokens;
+            self.commit(slot, tokens, batch);
+        }
+    }
+
+    /// Tokens of the next chunk.
+    fn chunk(&self, wanted: u32, budget: u32) -> u32 {
+        let limit = match self.config.spec.long_prefill_token_threshold {
+            0 => u32::MAX,
+            n => n,
+        };
+        wanted.min(limit).min(budget)
+    }
+
+    /// Collects into `hits` the cached blocks that the request starts with. At least one token must be
+    /// computed, so a hit ends before the last known token. Returns how many of them nobody holds.
+    fn find_prefix(&mut self, slot: u32) -> u32 {
+        self.hits.clear();
+        let mut idle = 0;
+        if self.config.spec.prefix_caching {
+            let seq = &self.seqs[slot as usize];
+            for i in 0..(seq.known() - 1) / self.config.spec.block_size {
+                let Some(block) = self.blocks.lookup(seq.hash(i)) else { break };
+                idle += u32::from(self.blocks.is_free(block));
+                self.hits.push(block);
+            }
+        }
+        idle
+    }
+
+    /// Moves the head of the queue to the running list with the blocks in `hits`.
+    fn admit(&mut self, slot: u32, cached: u32, at: Nanos, out: &mut Vec<EngineEvent>) {
+        let seq = &mut self.seqs[slot as usize];
+        for &block in &self.hits {
+            self.blocks.hold(block);
+            seq.blocks.push(block);
+        }
+        seq.filled = self.hits.len() as u32;
+        seq.computed = cached;
+        seq.place = Place::Running;
+        self.running.push(slot);
+        if !seq.admitted {
+            seq.admitted = true;
+            seq.cached = cached;
+            if self.config.spec.prefix_caching {
+                self.counters.prefix_queries += u64::from(seq.prompt);
+                self.counters.prefix_hits += u64::from(cached);
+            }
+            out.push(EngineEvent::Admitted { id: seq.id, at, cached_tokens: cached });
+        }
+    }
+
+    /// Gives a request the blocks for `tokens` more; nothing is taken if they are not there.
+    fn grow(&mut self, slot: u32, tokens: u32) -> bool {
+        let seq = &mut self.seqs[slot as usize];
+        let blocks = (seq.computed + tokens).div_ceil(self.config.spec.block_size);
+        let more = blocks.saturating_sub(seq.blocks.len() as u32);
+        if more > self.blocks.free() {
+            return false;
+        }
+        for _ in 0..more {
+            let block = self.blocks.take().expect("free blocks were counted");
+            seq.blocks.push(block);
+        }
+        true
+    }
+
+    /// Puts a chunk into the step, and registers the blocks that it fills. As in vLLM this happens when
+    /// the step is scheduled, so a later request of the same step can already hit them; tokens that are
+    /// still in flight have no known content and wait for the next time.
+    fn commit(&mut self, slot: u32, tokens: u32, batch: &mut Batch) {
+        let seq = &mut self.seqs[slot as usize];
+        let context = seq.computed;
+        let samples = tokens == seq.wanted();
+        seq.computed += tokens;
+        seq.pending += u32::from(samples);
+        let (generation, settled) = (seq.generation, seq.computed.min(seq.known()));
+        self.fill_blocks(slot, settled);
+        batch.entries.push(Entry { slot, generation, tokens, context, samples });
+    }
+
+    /// Registers the full blocks among a request's first `settled` tokens in the prefix cache.
+    pub(crate) fn fill_blocks(&mut self, slot: u32, settled: u32) {
+        if !self.config.spec.prefix_caching {
+            return;
+        }
+        let seq = &mut self.seqs[slot as usize];
+        while seq.filled < settled / self.config.spec.block_size {
+            self.blocks.fill(seq.blocks[seq.filled as usize], seq.hash(seq.filled));
+            seq.filled += 1;
+        }
+    }
+
+    /// Where in the running list the next victim is: the tail, or the highest (priority, arrival).
+    fn victim(&self) -> usize {
+        let last = self.running.len() - 1;
+        match self.config.spec.scheduling {
+            Scheduling::Fcfs => last,
+            Scheduling::Priority => {
+                let key = |i: &usize| {
+                    let seq = &self.seqs[self.running[*i] as usize];
+                    (seq.priority, seq.arrived, seq.number)
+                };
+                (0..=last).max_by_key(key).unwrap_or(last)
+            }
+        }
+    }
+
+    /// Takes a running request's blocks away; it waits again, with what it generated.
+    fn preempt(&mut self, index: usize, at: Nanos, out: &mut Vec<EngineEvent>) {
+        let slot = self.running.remove(index);
+        self.release_blocks(slot);
+        let seq = &mut self.seqs[slot as usize];
+        seq.computed = 0;
+        seq.preemptions += 1;
+        seq.place = Place::Waiting;
+        self.waiting.push_front(slot, seq);
+        self.counters.preemptions += 1;
+        out.push(EngineEvent::Preempted { id: seq.id, at });
+    }
+
+    /// How long the step takes. Its cost is looked up once per composition; from one pure decode step
+    /// to the next only the context grows.
+    fn price(&mut self, batch: &mut Batch) {
+        let mut c = Composition::default();
+        let mut context = 0u64;
+        for e in &batch.entries {
+            c.sampled += u32::from(e.samples);
+            if e.tokens == 1 {
+                c.decodes += 1;
+                context += u64::from(e.context) + 1;
+            } else {
+                c.prefills += 1;
+                c.prefill_tokens += e.tokens;
+                c.prefill_attention_ps += self.config.latency.prefill_attention_ps(e.tokens, e.context);
+            }
+        }
+        if self.priced.0 != c {
+            self.priced = (c, self.config.latency.cost(&c));
+        }
+        batch.tokens = c.decodes + c.prefill_tokens;
+        batch.duration_ps = self.priced.1.duration_ps(context);
+    }
+}

@@ -1,0 +1,153 @@
+//! Requests inside the engine, and the queue of those that wait.
+
+use crate::spec::Scheduling;
+use forebay_base::{IndexedHeap, Nanos};
+use std::sync::Arc;
+
+/// Where a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The slot is empty.
+    Empty,
+    /// Arrived, not yet seen by the scheduler.
+    Incoming,
+    /// In the waiting queue: new or preempted.
+    Waiting,
+    /// Admitted: holds a sequence slot and blocks.
+    Running,
+}
+
+/// One request; slots are reused, so that a steady load allocates nothing.
+#[derive(Clone, Debug)]
+pub(crate) struct Seq {
+    pub(crate) place: Place,
+    /// Counts the tenants of the slot, so that a batch can tell that its sequence is gone.
+    pub(crate) generation: u32,
+    pub(crate) id: u64,
+    /// Rank of arrival; also the identity from which output blocks are hashed.
+    pub(crate) number: u64,
+    pub(crate) priority: i64,
+    pub(crate) arrived: Nanos,
+    pub(crate) prompt: u32,
+    /// Tokens to generate: as asked for, or cut by the model's context.
+    pub(crate) target: u32,
+    /// Whether the model's context did the cutting.
+    pub(crate) cut: bool,
+    /// Tokens generated.
+    pub(crate) out: u32,
+    /// Tokens that steps in flight will generate.
+    pub(crate) pending: u32,
+    /// Tokens whose KV is computed or being computed.
+    pub(crate) computed: u32,
+    /// Full blocks registered in the prefix cache, from the front of `blocks`.
+    pub(crate) filled: u32,
+    pub(crate) blocks: Vec<u32>,
+    pub(crate) prefix: Arc<[u64]>,
+    /// Prompt tokens found in the cache when it was first admitted.
+    pub(crate) cached: u32,
+    pub(crate) preemptions: u32,
+    pub(crate) admitted: bool,
+}
+
+impl Seq {
+    pub(crate) fn empty() -> Seq {
+        Seq {
+            place: Place::Empty,
+            generation: 0,
+            id: 0,
+            number: 0,
+            priority: 0,
+            arrived: Nanos::ZERO,
+            prompt: 0,
+            target: 0,
+            cut: false,
+            out: 0,
+            pending: 0,
+            computed: 0,
+            filled: 0,
+            blocks: Vec::new(),
+            prefix: Arc::new([]),
+            cached: 0,
+            preemptions: 0,
+            admitted: false,
+        }
+    }
+
+    /// Tokens that exist: the prompt and what was generated.
+    pub(crate) fn known(&self) -> u32 {
+        self.prompt + self.out
+    }
+
+    /// Tokens still to be computed before the next one can be sampled; 0 if nothing is left to
+    /// generate beyond what is in flight.
+    pub(crate) fn wanted(&self) -> u32 {
+        if self.out + self.pending >= self.target { 0 } else { self.known() + self.pending - self.computed }
+    }
+
+    /// The hash of block `index`: as the caller named it, or derived from the request itself.
+    pub(crate) fn hash(&self, index: u32) -> u64 {
+        // The multipliers are the odd constants of SplitMix64 and of Knuth's multiplicative hashing.
+        self.prefix.get(index as usize).copied().unwrap_or_else(|| {
+            let x = (self.number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(index);
+            let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            x ^ (x >> 27)
+        })
+    }
+}
+
+/// Order in the waiting queue: (priority, time or turn, number).
+type Key = (i64, u64, u64);
+
+/// The waiting queue under either policy. First come first served is a deque written as keys: turns
+/// count up at the back and down at the front.
+#[derive(Clone, Debug)]
+pub(crate) struct Waiting {
+    heap: IndexedHeap<Key>,
+    scheduling: Scheduling,
+    front: u64,
+    back: u64,
+}
+
+impl Waiting {
+    pub(crate) fn new(scheduling: Scheduling) -> Waiting {
+        Waiting { heap: IndexedHeap::default(), scheduling, front: 1 << 63, back: 1 << 63 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    pub(crate) fn push(&mut self, slot: u32, seq: &Seq) {
+        let key = match self.scheduling {
+            Scheduling::Priority => (seq.priority, seq.arrived.0, seq.number),
+            Scheduling::Fcfs => {
+                self.back += 1;
+                (0, self.back, 0)
+            }
+        };
+        self.heap.set(slot, key);
+    }
+
+    /// Puts a preempted request back: at the front, or where its priority and arrival say.
+    pub(crate) fn push_front(&mut self, slot: u32, seq: &Seq) {
+        match self.scheduling {
+            Scheduling::Priority => self.push(slot, seq),
+            Scheduling::Fcfs => {
+                self.heap.set(slot, (0, self.front, 0));
+                self.front -= 1;
+            }
+        }
+    }
+
+    pub(crate) fn peek(&self) -> Option<u32> {
+        self.heap.peek().map(|(_, slot)| slot)
+    }
+
+    pub(crate) fn pop(&mut self) {
+        self.heap.pop();
+    }
+
+    pub(crate) fn remove(&mut self, slot: u32) {
+        self.heap.remove(slot);
+    }
+}

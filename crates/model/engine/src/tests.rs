@@ -1,0 +1,490 @@
+//! Tests of the engine as a whole: vLLM's behaviours one by one, then invariants under random load.
+
+use crate::{Engine, EngineEvent, EngineSpec, FinishReason, Job, Resolved, Scheduling};
+use forebay_base::{Nanos, Span};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+/// The tiny model with `blocks` usable blocks of 16 tokens.
+fn tiny(blocks: u32) -> EngineSpec {
+    let mut spec = EngineSpec::named("tiny", "h100").unwrap();
+    spec.num_gpu_blocks_override = Some(blocks + 1);
+    spec
+}
+
+fn resolved(spec: &EngineSpec) -> Resolved {
+    spec.resolve().unwrap()
+}
+
+fn job(id: u64, prompt: u32, output: u32) -> Job {
+    Job { id, prompt_tokens: prompt, output_tokens: output, prefix: [].into(), priority: 0 }
+}
+
+/// Hashes of a prompt's full blocks: the first `shared` of them the same for all of `group`.
+fn prefix(group: u64, own: u64, shared: u32, blocks: u32) -> std::sync::Arc<[u64]> {
+    (0..blocks)
+        .map(
+            |i| {
+                if i < shared { (group << 32) | u64::from(i) } else { (own << 48) | u64::from(i) | (1 << 47) }
+            },
+        )
+        .collect()
+}
+
+fn run(engine: &mut Engine) -> Vec<EngineEvent> {
+    let mut out = Vec::new();
+    while let Some(at) = engine.next_event() {
+        engine.advance(at, &mut out);
+    }
+    out
+}
+
+fn tokens_of(events: &[EngineEvent], job: u64) -> Vec<Nanos> {
+    let at = |e: &EngineEvent| match *e {
+        EngineEvent::Token { id, at, .. } if id == job => Some(at),
+        _ => None,
+    };
+    events.iter().filter_map(at).collect()
+}
+
+fn step_ends(events: &[EngineEvent]) -> Vec<(Nanos, u32)> {
+    let at = |e: &EngineEvent| match *e {
+        EngineEvent::StepEnd { at, tokens, .. } => Some((at, tokens)),
+        _ => None,
+    };
+    events.iter().filter_map(at).collect()
+}
+
+#[test]
+fn an_idle_server_starts_at_once_and_gives_one_token_per_step() {
+    let mut engine = Engine::new(&resolved(&tiny(100)), Nanos::ZERO);
+    assert_eq!(engine.next_event(), None);
+    engine.arrive(Nanos(5_000), job(1, 20, 3)).unwrap();
+    assert_eq!(engine.next_event(), Some(Nanos(5_000)));
+    let events = run(&mut engine);
+    let ends = step_ends(&events);
+    assert_eq!(ends.iter().map(|e| e.1).collect::<Vec<_>>(), [20, 1, 1]);
+    assert_eq!(tokens_of(&events, 1), ends.iter().map(|e| e.0).collect::<Vec<_>>());
+    assert!(matches!(events[0], EngineEvent::Admitted { id: 1, at: Nanos(5_000), cached_tokens: 0 }));
+    let finished = EngineEvent::Finished { id: 1, at: ends[2].0, reason: FinishReason::Output };
+    assert!(events.contains(&finished));
+    assert_eq!(engine.published().generation_tokens, 3);
+    assert_eq!(engine.published().prompt_tokens, 20);
+    assert_eq!(engine.live(), 0);
+}
+
+/// Asynchronous scheduling: what arrives during step n goes into step n+2.
+#[test]
+fn an_arrival_in_a_busy_server_has_its_first_token_at_the_third_step_end() {
+    let mut engine = Engine::new(&resolved(&tiny(100)), Nanos::ZERO);
+    engine.arrive(Nanos::ZERO, job(1, 20, 50)).unwrap();
+    let mut events = Vec::new();
+    for _ in 0..5 {
+        engine.advance(engine.next_event().unwrap(), &mut events);
+    }
+    let start = step_ends(&events).last().unwrap().0;
+    let arrival = start + Span::micros(1);
+    engine.arrive(arrival, job(2, 20, 2)).unwrap();
+    events.extend(run(&mut engine));
+    let after: Vec<Nanos> = step_ends(&events).into_iter().map(|e| e.0).filter(|&t| t > arrival).collect();
+    assert_eq!(tokens_of(&events, 2)[0], after[2]);
+    let tpot = after[1].since(after[0]);
+    let ttft = after[2].since(arrival);
+    let steps = ttft.0 as f64 / tpot.0 as f64;
+    assert!((2.9..3.3).contains(&steps), "an arrival at the start of a step waits for three: {steps}");
+}
+
+#[test]
+fn long_prompts_are_cut_into_chunks_and_running_requests_come_first() {
+    let mut spec = tiny(100);
+    spec.max_num_batched_tokens = Some(64);
+    spec.max_num_seqs = Some(8);
+    let mut engine = Engine::new(&resolved(&spec), Nanos::ZERO);
+    engine.arrive(Nanos::ZERO, job(1, 10, 20)).unwrap();
+    engine.arrive(Nanos::ZERO, job(2, 150, 1)).unwrap();
+    let events = run(&mut engine);
+    let tokens: Vec<u32> = step_ends(&events).into_iter().map(|e| e.1).collect();
+    // 10 + 54 in the first step, then one decode and 63, then one decode and the remaining 33.
+    assert_eq!(tokens[..4], [64, 64, 34, 1]);
+    let third = step_ends(&events)[2].0;
+    assert_eq!(tokens_of(&events, 2), [third]);
+    assert_eq!(tokens_of(&events, 1)[2], third);
+
+    spec.long_prefill_token_threshold = 16;
+    let mut engine = Engine::new(&resolved(&spec), Nanos::ZERO);
+    engine.arrive(Nanos::ZERO, job(1, 40, 1)).unwrap();
+    let tokens: Vec<u32> = step_ends(&run(&mut engine)).into_iter().map(|e| e.1).collect();
+    assert_eq!(tokens, [16, 16, 8]);
+}
+
+#[test]
+fn a_prefix_hit_leaves_at_least_one_token_to_compute() {
+    let mut engine = Engine::new(&resolved(&tiny(100)), Nanos::ZERO);
+    let mut cached = Vec::new();
+    for id in 1..=3 {
+        // Exactly four blocks; the fourth holds the last token, so it is never hit.
+        engine.arrive(Nanos::ZERO, Job { prefix: prefix(1, 0, 4, 4), ..job(id, 64, 1) }).unwrap();
+        for e in run(&mut engine) {
+            if let EngineEvent::Admitted { cached_tokens, .. } = e {
+                cached.push(cached_tokens);
+            }
+        }
+    }
+    assert_eq!(cached, [0, 48, 48]);
+    assert_eq!((engine.published().prefix_queries, engine.published().prefix_hits), (192, 96));
+    let mut off = tiny(100);
+    off.prefix_caching = false;
+    let mut engine = Engine::new(&resolved(&off), Nanos::ZERO);
+    for id in 1..=2 {
+        engine.arrive(Nanos::ZERO, Job { prefix: prefix(1, 0, 4, 4), ..job(id, 64, 1) }).unwrap();
+        run(&mut engine);
+    }
+    assert_eq!(engine.published().prefix_hits, 0);
+}
+
+#[test]
+fn a_later_turn_hits_the_blocks_that_an_output_filled() {
+    let mut engine = Engine::new(&resolved(&tiny(100)), Nanos::ZERO);
+    let names = prefix(7, 0, 10, 10);
+    // 32 of prompt and 33 of output: the last token out is never computed, so four blocks are full.
+    engine.arrive(Nanos::ZERO, Job { prefix: names.clone(), ..job(1, 32, 33) }).unwrap();
+    run(&mut engine);
+    engine.arrive(Nanos::ZERO, Job { prefix: names, ..job(2, 100, 1) }).unwrap();
+    run(&mut engine);
+    assert_eq!(engine.published().prefix_hits, 64);
+}
+
+/// Two requests that fill a small cache: the second loses its blocks, keeps its tokens, and recomputes.
+#[test]
+fn preemption_takes_the_tail_and_keeps_its_tokens() {
+    let mut spec = tiny(10);
+    spec.prefix_caching = false;
+    let mut engine = Engine::new(&resolved(&spec), Nanos::ZERO);
+    for id in 1..=2 {
+        engine.arrive(Nanos::ZERO, job(id, 40, 80)).unwrap();
+    }
+    let events = run(&mut engine);
+    let preempted: Vec<u64> = events
+        .iter()
+        .filter_map(|e| if let EngineEvent::Preempted { id, .. } = e { Some(*id) } else { None })
+        .collect();
+    assert_eq!(preempted, [2]);
+    for id in 1..=2 {
+        assert_eq!(tokens_of(&events, id).len(), 80, "each token comes out exactly once");
+    }
+    // Recomputing prompt and output takes one prefill of more than the prompt.
+    assert!(step_ends(&events).iter().any(|&(_, tokens)| tokens > 40 && tokens < 120 && tokens != 80));
+    assert_eq!(engine.published().preemptions, 1);
+    assert_eq!(engine.published().prompt_tokens, 80, "a prompt counts once");
+    assert_eq!(engine.blocks().free(), 10);
+}
+
+#[test]
+fn a_preempted_request_can_hit_its_own_blocks() {
+    let mut engine = Engine::new(&resolved(&tiny(10)), Nanos::ZERO);
+    for id in 1..=2 {
+        engine.arrive(Nanos::ZERO, job(id, 40, 80)).unwrap();
+    }
+    let events = run(&mut engine);
+    assert_eq!(engine.published().preemptions, 1);
+    // The first prefill carries both prompts. Without hits the second would recompute over 70 tokens.
+    let redone = step_ends(&events).iter().skip(1).map(|e| e.1).max().unwrap();
+    assert!(redone < 72, "{redone}");
+    assert_eq!(engine.published().prefix_queries, 80, "a re-admission is not counted");
+}
+
+#[test]
+fn the_priority_policy_admits_and_preempts_by_value() {
+    let mut spec = tiny(8);
+    spec.scheduling = Scheduling::Priority;
+    spec.max_num_seqs = Some(2);
+    let mut engine = Engine::new(&resolved(&spec), Nanos::ZERO);
+    for (id, priority) in [(1, 5), (2, 0), (3, -1)] {
+        engine.arrive(Nanos(id), Job { priority, ..job(id, 40, 40) }).unwrap();
+    }
+    // The first is alone when it arrives and starts; among the others the lowest value goes first.
+    let events = run(&mut engine);
+    let admitted: Vec<u64> = events
+        .iter()
+        .filter_map(|e| if let EngineEvent::Admitted { id, .. } = e { Some(*id) } else { None })
+        .collect();
+    assert_eq!(admitted, [1, 3, 2]);
+    let first =
+        events.iter().find_map(|e| if let EngineEvent::Preempted { id, .. } = e { Some(*id) } else { None });
+    assert_eq!(first, Some(1), "the highest value loses, although it came first");
+    assert_eq!(engine.published().generation_tokens, 120);
+}
+
+#[test]
+fn counters_change_at_step_ends_only() {
+    let mut engine = Engine::new(&resolved(&tiny(100)), Nanos::ZERO);
+    let mut events = Vec::new();
+    for id in 0..4 {
+        engine.arrive(Nanos::ZERO, job(id, 20, 10)).unwrap();
+    }
+    engine.advance(Nanos::ZERO, &mut events);
+    assert_eq!(engine.published(), crate::Published::default(), "admitted, but no step has ended");
+    let end = engine.next_event().unwrap();
+    engine.advance(end - Span(1), &mut events);
+    assert_eq!(engine.published().running, 0);
+    engine.advance(end, &mut events);
+    let p = engine.published();
+    assert_eq!((p.at, p.running, p.waiting, p.used_blocks), (end, 4, 0, 8));
+    engine.abort(end, 0).unwrap();
+    engine.arrive(end, job(9, 20, 10)).unwrap();
+    assert_eq!(engine.published(), p, "neither an abort nor an arrival is visible before the next end");
+    engine.advance(engine.next_event().unwrap(), &mut events);
+    assert_eq!(engine.published().running, 3, "the arrival is seen at this boundary, after publication");
+}
+
+#[test]
+fn an_abort_frees_slot_and_blocks_at_once() {
+    let mut spec = tiny(100);
+    spec.max_num_seqs = Some(1);
+    let mut engine = Engine::new(&resolved(&spec), Nanos::ZERO);
+    let mut events = Vec::new();
+    for id in 1..=3 {
+        engine.arrive(Nanos::ZERO, job(id, 50, 1000)).unwrap();
+    }
+    for _ in 0..5 {
+        engine.advance(engine.next_event().unwrap(), &mut events);
+    }
+    let now = engine.published().at;
+    assert_eq!(engine.published().waiting, 2);
+    let free = engine.blocks().free();
+    let aborted = engine.abort(now, 1).unwrap();
+    assert_eq!(aborted.tokens as usize, tokens_of(&events, 1).len());
+    assert_eq!(engine.blocks().free(), free + 4);
+    assert_eq!(engine.abort(now, 1), None, "only once");
+    engine.abort(now, 3).unwrap();
+    events.clear();
+    for _ in 0..3 {
+        engine.advance(engine.next_event().unwrap(), &mut events);
+    }
+    assert!(tokens_of(&events, 1).is_empty() && tokens_of(&events, 3).is_empty());
+    assert_eq!(tokens_of(&events, 2).len(), 1, "the slot went to the next in line");
+    // Abort before the scheduler has seen it.
+    engine.arrive(engine.published().at, job(4, 50, 10)).unwrap();
+    assert_eq!(engine.abort(now, 4).unwrap().tokens, 0);
+    engine.abort(now, 2).unwrap();
+    run(&mut engine);
+    assert_eq!((engine.live(), engine.blocks().free(), engine.published().running), (0, 100, 0));
+}
+
+#[test]
+fn the_models_length_ends_a_request() {
+    let mut spec = tiny(100);
+    spec.max_model_len = Some(100);
+    let mut engine = Engine::new(&resolved(&spec), Nanos::ZERO);
+    engine.arrive(Nanos::ZERO, job(1, 90, 50)).unwrap();
+    assert_eq!(
+        engine.arrive(Nanos::ZERO, job(2, 100, 1)),
+        Err(crate::ArriveError::PromptTooLong { max_model_len: 100 })
+    );
+    assert_eq!(engine.arrive(Nanos::ZERO, job(1, 10, 1)), Err(crate::ArriveError::DuplicateId));
+    assert_eq!(engine.arrive(Nanos::ZERO, job(3, 0, 1)), Err(crate::ArriveError::EmptyPrompt));
+    assert_eq!(engine.arrive(Nanos::ZERO, job(3, 1, 0)), Err(crate::ArriveError::NoOutput));
+    let events = run(&mut engine);
+    assert_eq!(tokens_of(&events, 1).len(), 10);
+    assert!(
+        events.iter().any(|e| matches!(e, EngineEvent::Finished { reason: FinishReason::ModelLength, .. }))
+    );
+}
+
+#[test]
+fn steps_do_not_lose_picoseconds() {
+    let mut engine = Engine::new(&resolved(&tiny(128)), Nanos::ZERO);
+    engine.arrive(Nanos::ZERO, job(1, 16, 1001)).unwrap();
+    let events = run(&mut engine);
+    let latency = &engine.config().latency;
+    let prefill = crate::Composition {
+        prefills: 1,
+        prefill_tokens: 16,
+        sampled: 1,
+        prefill_attention_ps: latency.prefill_attention_ps(16, 0),
+        ..Default::default()
+    };
+    let decode = latency.cost(&crate::Composition { decodes: 1, sampled: 1, ..Default::default() });
+    // Decode k attends to 16 + k tokens; the sum over k = 1..=1000 in closed form.
+    let total = latency.cost(&prefill).duration_ps(0)
+        + 1000 * u128::from(decode.fixed_ps)
+        + u128::from(decode.per_context_token_ps) * (16 * 1000 + 1000 * 1001 / 2);
+    assert_eq!(u128::from(tokens_of(&events, 1).last().unwrap().0), total.div_ceil(1000));
+}
+
+/// One input of the random runs.
+#[derive(Clone, Debug)]
+enum Input {
+    Arrive { prompt: u32, output: u32, group: u64, shared: u32, priority: i64 },
+    Abort { nth: usize },
+    Pass { micros: u64 },
+}
+
+fn inputs() -> impl Strategy<Value = Vec<Input>> {
+    let one = prop_oneof![
+        4 => (1u32..140, 1u32..60, 0u64..3, 0u32..8, -2i64..3).prop_map(
+            |(prompt, output, group, shared, priority)| Input::Arrive { prompt, output, group, shared, priority }
+        ),
+        1 => (0usize..50).prop_map(|nth| Input::Abort { nth }),
+        3 => (0u64..20_000).prop_map(|micros| Input::Pass { micros }),
+    ];
+    prop::collection::vec(one, 1..60)
+}
+
+fn specs() -> impl Strategy<Value = EngineSpec> {
+    (13u32..60, 1u32..9, 0u32..3, any::<bool>(), any::<bool>(), prop_oneof![Just(0u32), Just(24)]).prop_map(
+        |(blocks, seqs, budget, caching, priority, threshold)| {
+            let mut spec = tiny(blocks);
+            spec.max_num_seqs = Some(seqs);
+            spec.max_num_batched_tokens = Some([16, 64, 512][budget as usize].max(seqs));
+            spec.prefix_caching = caching;
+            spec.scheduling = if priority { Scheduling::Priority } else { Scheduling::Fcfs };
+            spec.long_prefill_token_threshold = threshold;
+            spec
+        },
+    )
+}
+
+/// What the outside knows of each request.
+#[derive(Default)]
+struct Ledger {
+    wanted: BTreeMap<u64, u32>,
+    tokens: BTreeMap<u64, u32>,
+    ends: BTreeMap<u64, u32>,
+    aborted: BTreeMap<u64, u32>,
+    last: Nanos,
+}
+
+impl Ledger {
+    fn read(&mut self, events: &[EngineEvent]) {
+        for e in events {
+            let at = match *e {
+                EngineEvent::Token { id, index, at } => {
+                    let n = self.tokens.entry(id).or_default();
+                    assert_eq!(index, *n, "tokens come in order, none twice");
+                    *n += 1;
+                    assert!(!self.ends.contains_key(&id) && !self.aborted.contains_key(&id));
+                    at
+                }
+                EngineEvent::Finished { id, at, .. } => {
+                    *self.ends.entry(id).or_default() += 1;
+                    assert_eq!(self.tokens[&id], self.wanted[&id]);
+                    at
+                }
+                EngineEvent::Admitted { at, .. }
+                | EngineEvent::Preempted { at, .. }
+                | EngineEvent::StepEnd { at, .. } => at,
+            };
+            assert!(at >= self.last, "time does not run back");
+            self.last = at;
+        }
+    }
+}
+
+/// Every block's count equals the requests that hold it, and the free ones are the rest.
+fn check_blocks(engine: &Engine) {
+    let mut refs = vec![0u32; engine.blocks.total() as usize];
+    for seq in &engine.seqs {
+        for &b in &seq.blocks {
+            refs[b as usize] += 1;
+        }
+    }
+    for (b, &n) in refs.iter().enumerate() {
+        assert_eq!(engine.blocks.refs(b as u32), n, "block {b}");
+    }
+    assert_eq!(refs.iter().filter(|&&n| n == 0).count() as u32, engine.blocks.free());
+    let spec = &engine.config.spec;
+    for seq in &engine.seqs {
+        let need = seq.computed.div_ceil(spec.block_size) as usize;
+        assert!(seq.blocks.len() >= need || seq.blocks.is_empty());
+    }
+    assert!(engine.running.len() <= engine.config.max_num_seqs as usize);
+}
+
+/// Runs the inputs; the events, and the ledger that watched them.
+fn drive(spec: &EngineSpec, inputs: &[Input]) -> (Vec<EngineEvent>, Ledger) {
+    let config = resolved(spec);
+    let mut engine = Engine::new(&config, Nanos::ZERO);
+    let mut ledger = Ledger::default();
+    let (mut now, mut all, mut events) = (Nanos::ZERO, Vec::new(), Vec::new());
+    for (i, input) in inputs.iter().enumerate() {
+        match *input {
+            Input::Arrive { prompt, output, group, shared, priority } => {
+                let id = i as u64;
+                let names = prefix(group, id, shared, prompt / 16);
+                let job = Job { id, prompt_tokens: prompt, output_tokens: output, prefix: names, priority };
+                engine.arrive(now, job).unwrap();
+                ledger.wanted.insert(id, output.min(config.max_model_len - prompt));
+            }
+            Input::Abort { nth } => {
+                let ids: Vec<u64> = ledger.wanted.keys().copied().collect();
+                if let Some(&id) = ids.get(nth) {
+                    let live = !ledger.ends.contains_key(&id) && !ledger.aborted.contains_key(&id);
+                    let got = engine.abort(now, id);
+                    assert_eq!(got.is_some(), live, "an abort succeeds once, and not after the end");
+                    if let Some(a) = got {
+                        assert_eq!(a.tokens, ledger.tokens.get(&id).copied().unwrap_or(0));
+                        ledger.aborted.insert(id, 1);
+                    }
+                }
+            }
+            Input::Pass { micros } => {
+                now += Span::micros(micros);
+                while let Some(at) = engine.next_event().filter(|&at| at <= now) {
+                    let before = engine.published();
+                    engine.advance(at, &mut events);
+                    let stepped = events.iter().any(|e| matches!(e, EngineEvent::StepEnd { .. }));
+                    assert!(stepped || engine.published() == before, "published without a step end");
+                    check_blocks(&engine);
+                    ledger.read(&events);
+                    all.append(&mut events);
+                }
+            }
+        }
+        check_blocks(&engine);
+    }
+    while let Some(at) = engine.next_event() {
+        engine.advance(at, &mut events);
+        check_blocks(&engine);
+        ledger.read(&events);
+        all.append(&mut events);
+    }
+    assert_eq!(engine.live(), 0);
+    assert_eq!(engine.blocks.free(), engine.blocks.total());
+    assert_eq!(
+        engine.published().generation_tokens,
+        ledger.tokens.values().map(|&n| u64::from(n)).sum::<u64>()
+    );
+    (all, ledger)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn every_request_ends_once_with_all_its_tokens(spec in specs(), inputs in inputs()) {
+        let (_, ledger) = drive(&spec, &inputs);
+        for id in ledger.wanted.keys() {
+            let ends = ledger.ends.get(id).copied().unwrap_or(0) + ledger.aborted.get(id).copied().unwrap_or(0);
+            prop_assert_eq!(ends, 1);
+        }
+    }
+
+    #[test]
+    fn the_same_inputs_give_the_same_events(spec in specs(), inputs in inputs()) {
+        prop_assert_eq!(drive(&spec, &inputs).0, drive(&spec, &inputs).0);
+    }
+
+    /// A caller that wakes late gets the same events: times come from the engine, not from the call.
+    #[test]
+    fn late_calls_change_nothing(spec in specs(), jobs in prop::collection::vec((1u32..140, 1u32..60), 1..20)) {
+        let mut prompt = Engine::new(&resolved(&spec), Nanos::ZERO);
+        for (i, &(p, o)) in jobs.iter().enumerate() {
+            prompt.arrive(Nanos(i as u64 * 300_000), job(i as u64, p, o)).unwrap();
+        }
+        let mut late = prompt.clone();
+        let mut events = Vec::new();
+        late.advance(Nanos::NEVER - Span(1), &mut events);
+        prop_assert_eq!(run(&mut prompt), events);
+    }
+}
