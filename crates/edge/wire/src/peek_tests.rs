@@ -97,7 +97,7 @@ fn refused_bodies() {
         "the request body is not valid JSON: EOF while parsing an object at line 2 column 15 (byte 28)"
     );
     let PeekError::Syntax { offset, line, column, .. } = err(b"{\"a\":\n\n  x}") else { panic!() };
-    assert_eq!((offset, line, column), (8, 3, 3));
+    assert_eq!((offset, line, column), (9, 3, 3));
     let PeekError::Syntax { offset, line, column, message } = err(b"{\"a\":\n \"\xff\"}") else { panic!() };
     assert_eq!((offset, line, column, message.as_str()), (8, 2, 3, "invalid UTF-8"));
     assert!(matches!(err(b"{} x"), PeekError::Syntax { .. }));
