@@ -4,22 +4,24 @@
 //! One structure serves the queues (ordered by policy key), the bands (ordered by head) and the
 //! deadlines. Handles are indices of the caller's own slab.
 
-/// A min-heap of `(key, handle)`; equal keys are an error of the caller, who puts a sequence number
-/// into the key where order matters.
+/// Where each handle stands in its heap, plus one; 0 is "in none". Several heaps may share one table as
+/// long as a handle is in one of them at a time.
+pub type Places = Vec<u32>;
+
+/// A min-heap of `(key, handle)` whose table of places belongs to the caller. Equal keys are an error of
+/// the caller, who puts a sequence number into the key where order matters.
 #[derive(Clone, Debug)]
-pub struct IndexedHeap<K> {
+pub struct SharedHeap<K> {
     items: Vec<(K, u32)>,
-    /// Position of each handle in `items`, plus one; 0 is "absent".
-    at: Vec<u32>,
 }
 
-impl<K> Default for IndexedHeap<K> {
+impl<K> Default for SharedHeap<K> {
     fn default() -> Self {
-        IndexedHeap { items: Vec::new(), at: Vec::new() }
+        SharedHeap { items: Vec::new() }
     }
 }
 
-impl<K: Ord + Copy> IndexedHeap<K> {
+impl<K: Ord + Copy> SharedHeap<K> {
     /// The number of elements.
     pub fn len(&self) -> usize {
         self.items.len()
@@ -35,49 +37,37 @@ impl<K: Ord + Copy> IndexedHeap<K> {
         self.items.first().copied()
     }
 
-    /// Whether `handle` is in the heap.
-    pub fn contains(&self, handle: u32) -> bool {
-        self.at.get(handle as usize).is_some_and(|&p| p != 0)
-    }
-
     /// Inserts `handle`, or gives it a new key if it is there.
-    pub fn set(&mut self, handle: u32, key: K) {
+    pub fn set(&mut self, at: &mut Places, handle: u32, key: K) {
         let h = handle as usize;
-        if h >= self.at.len() {
-            self.at.resize(h + 1, 0);
+        if h >= at.len() {
+            at.resize(h + 1, 0);
         }
-        if self.at[h] == 0 {
+        if at[h] == 0 {
             self.items.push((key, handle));
-            self.at[h] = self.items.len() as u32;
-            self.up(self.items.len() - 1);
+            at[h] = self.items.len() as u32;
+            self.up(at, self.items.len() - 1);
         } else {
-            let p = self.at[h] as usize - 1;
+            let p = at[h] as usize - 1;
             self.items[p].0 = key;
-            let p = self.up(p);
-            self.down(p);
+            let p = self.up(at, p);
+            self.down(at, p);
         }
     }
 
     /// Removes `handle`; whether it was there.
-    pub fn remove(&mut self, handle: u32) -> bool {
-        let Some(p) = self.at.get(handle as usize).copied().filter(|&p| p != 0) else { return false };
+    pub fn remove(&mut self, at: &mut Places, handle: u32) -> bool {
+        let Some(p) = at.get(handle as usize).copied().filter(|&p| p != 0) else { return false };
         let p = p as usize - 1;
-        self.at[handle as usize] = 0;
+        at[handle as usize] = 0;
         let last = self.items.len() - 1;
         self.items.swap_remove(p);
         if p < last {
-            self.at[self.items[p].1 as usize] = p as u32 + 1;
-            let p = self.up(p);
-            self.down(p);
+            at[self.items[p].1 as usize] = p as u32 + 1;
+            let p = self.up(at, p);
+            self.down(at, p);
         }
         true
-    }
-
-    /// Removes the least element.
-    pub fn pop(&mut self) -> Option<(K, u32)> {
-        let top = self.peek()?;
-        self.remove(top.1);
-        Some(top)
     }
 
     /// All elements in no useful order.
@@ -86,28 +76,28 @@ impl<K: Ord + Copy> IndexedHeap<K> {
     }
 
     /// Gives every element a new key at once, in O(n).
-    pub fn rekey(&mut self, mut key: impl FnMut(u32) -> K) {
+    pub fn rekey(&mut self, at: &mut Places, mut key: impl FnMut(u32) -> K) {
         for item in &mut self.items {
             item.0 = key(item.1);
         }
         for p in (0..self.items.len() / 2).rev() {
-            self.down(p);
+            self.down(at, p);
         }
     }
 
-    fn up(&mut self, mut p: usize) -> usize {
+    fn up(&mut self, at: &mut Places, mut p: usize) -> usize {
         while p > 0 {
             let parent = (p - 1) / 2;
             if self.items[parent].0 <= self.items[p].0 {
                 break;
             }
-            self.swap(p, parent);
+            self.swap(at, p, parent);
             p = parent;
         }
         p
     }
 
-    fn down(&mut self, mut p: usize) {
+    fn down(&mut self, at: &mut Places, mut p: usize) {
         loop {
             let (l, r) = (2 * p + 1, 2 * p + 2);
             let mut least = p;
@@ -120,15 +110,69 @@ impl<K: Ord + Copy> IndexedHeap<K> {
             if least == p {
                 return;
             }
-            self.swap(p, least);
+            self.swap(at, p, least);
             p = least;
         }
     }
 
-    fn swap(&mut self, a: usize, b: usize) {
+    fn swap(&mut self, at: &mut Places, a: usize, b: usize) {
         self.items.swap(a, b);
-        self.at[self.items[a].1 as usize] = a as u32 + 1;
-        self.at[self.items[b].1 as usize] = b as u32 + 1;
+        at[self.items[a].1 as usize] = a as u32 + 1;
+        at[self.items[b].1 as usize] = b as u32 + 1;
+    }
+}
+
+/// A [`SharedHeap`] with a table of places of its own.
+#[derive(Clone, Debug)]
+pub struct IndexedHeap<K> {
+    heap: SharedHeap<K>,
+    at: Places,
+}
+
+impl<K> Default for IndexedHeap<K> {
+    fn default() -> Self {
+        IndexedHeap { heap: SharedHeap::default(), at: Places::new() }
+    }
+}
+
+impl<K: Ord + Copy> IndexedHeap<K> {
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.heap.len()
+    }
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.heap.is_empty()
+    }
+    /// The least element.
+    pub fn peek(&self) -> Option<(K, u32)> {
+        self.heap.peek()
+    }
+    /// Whether `handle` is in the heap.
+    pub fn contains(&self, handle: u32) -> bool {
+        self.at.get(handle as usize).is_some_and(|&p| p != 0)
+    }
+    /// Inserts `handle`, or gives it a new key if it is there.
+    pub fn set(&mut self, handle: u32, key: K) {
+        self.heap.set(&mut self.at, handle, key);
+    }
+    /// Removes `handle`; whether it was there.
+    pub fn remove(&mut self, handle: u32) -> bool {
+        self.heap.remove(&mut self.at, handle)
+    }
+    /// Removes the least element.
+    pub fn pop(&mut self) -> Option<(K, u32)> {
+        let top = self.peek()?;
+        self.remove(top.1);
+        Some(top)
+    }
+    /// All elements in no useful order.
+    pub fn iter(&self) -> impl Iterator<Item = (K, u32)> + '_ {
+        self.heap.iter()
+    }
+    /// Gives every element a new key at once, in O(n).
+    pub fn rekey(&mut self, key: impl FnMut(u32) -> K) {
+        self.heap.rekey(&mut self.at, key);
     }
 }
 

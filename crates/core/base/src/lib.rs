@@ -12,5 +12,5 @@ pub mod time;
 
 pub use diagnostic::{Diagnostic, Diagnostics, Position, Severity, nearest};
 pub use draw::{Draws, Purpose};
-pub use heap::IndexedHeap;
+pub use heap::{IndexedHeap, Places, SharedHeap};
 pub use time::{Nanos, Span};

@@ -31,11 +31,11 @@ pub trait UsageLimit: Send + Sync + Debug {
 
     /// The effect on the cells of `ticks` cycles at this saturation, in closed form: exactly what as many
     /// calls of [`UsageLimit::ceilings`] would have left behind.
-    fn skip(&self, _saturation: f64, _ticks: u64, _cells: &mut [u64]) {}
+    fn skip(&self, _facts: &CycleFacts<'_>, _ticks: u64, _cells: &mut [u64]) {}
 
     /// For how many further cycles at the same saturation and bands the ceilings stay as the last call
     /// gave them. A smaller number is always right; it only costs cycles.
-    fn steady(&self, _saturation: f64, _cells: &[u64]) -> u64 {
+    fn steady(&self, _facts: &CycleFacts<'_>, _cells: &[u64]) -> u64 {
         0
     }
 
@@ -70,7 +70,7 @@ pub trait Gate: Send + Sync + Debug {
 /// Refuses requests before they are queued.
 pub trait Admitter: Send + Sync + Debug {
     /// Whether the request may come in.
-    fn admit(&self, ask: &Asked, pool: &Pool, saturation: f64, draws: Draws) -> bool;
+    fn admit(&self, ask: &Asked, pool: &Pool, draws: Draws) -> bool;
 }
 
 /// The key of a queued request: smaller goes first. Ties go to the earlier arrival.

@@ -149,6 +149,12 @@ impl EndpointSet {
             *w &= !(1 << (index % 64));
         }
     }
+    /// Keeps those that are in `other`, too.
+    pub fn intersect(&mut self, other: &EndpointSet) {
+        for (i, w) in self.words.iter_mut().enumerate() {
+            *w &= other.words.get(i).copied().unwrap_or(0);
+        }
+    }
     /// Whether it is in.
     pub fn contains(&self, index: u32) -> bool {
         self.words.get(index as usize / 64).is_some_and(|w| w >> (index % 64) & 1 == 1)

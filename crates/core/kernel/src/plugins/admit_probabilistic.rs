@@ -1,0 +1,137 @@
+//! `probabilistic-admitter`: refuses sheddable requests with a probability that rises steeply with
+//! saturation, before they are queued.
+//!
+//! Refused share of requests with negative priority: `min(S^power * k, 1)`, where S is the mean over
+//! endpoints of `max(waiting / queueDepthThreshold, kv / kvCacheUtilThreshold)` and an endpoint without
+//! metrics counts as 1. Formula and defaults as in llm-d-router's plugin of this name; as there, the age
+//! of metrics does not matter.
+
+use crate::ask::Asked;
+use crate::plugin::{Bounds, Built, Descriptor, Kind, Param, ParamKind, Preset, Stability};
+use crate::policy::Admitter;
+use crate::pool::Pool;
+use forebay_base::{Draws, Purpose, math};
+use std::sync::Arc;
+
+pub(super) static DESCRIPTOR: Descriptor = Descriptor {
+    name: "probabilistic-admitter",
+    aliases: &[],
+    kinds: &[Kind::Admitter],
+    summary: "Refuses requests of negative priority with probability min(S^power * k, 1).",
+    stability: Stability::Alpha,
+    params: &[
+        Param {
+            name: "queueDepthThreshold",
+            kind: ParamKind::Float(Bounds::POSITIVE),
+            preset: Preset::Float(5.0),
+            unit: "requests",
+            doc: "Waiting requests at which an endpoint counts as saturated.",
+        },
+        Param {
+            name: "kvCacheUtilThreshold",
+            kind: ParamKind::Float(Bounds::POSITIVE),
+            preset: Preset::Float(0.8),
+            unit: "share",
+            doc: "Used share of the KV cache at which an endpoint counts as saturated.",
+        },
+        Param {
+            name: "power",
+            kind: ParamKind::Float(Bounds::POSITIVE),
+            preset: Preset::Float(5.0),
+            unit: "",
+            doc: "Exponent of the saturation.",
+        },
+        Param {
+            name: "k",
+            kind: ParamKind::Float(Bounds::POSITIVE),
+            preset: Preset::Float(300.0),
+            unit: "",
+            doc: "Multiplier of the powered saturation.",
+        },
+    ],
+    ignores_parameters: false,
+    needs: None,
+    build: |v| {
+        let it = Probabilistic {
+            queue: v.float("queueDepthThreshold"),
+            kv: v.float("kvCacheUtilThreshold"),
+            power: v.float("power"),
+            k: v.float("k"),
+        };
+        Ok(Built { admitter: Some(Arc::new(it)), ..Built::default() })
+    },
+};
+
+#[derive(Debug)]
+struct Probabilistic {
+    queue: f64,
+    kv: f64,
+    power: f64,
+    k: f64,
+}
+
+impl Probabilistic {
+    fn saturation(&self, pool: &Pool) -> f64 {
+        if pool.is_empty() {
+            return 1.0;
+        }
+        let sum: f64 =
+            pool.iter()
+                .map(|e| match e.sample {
+                    None => 1.0,
+                    Some(s) => (s.waiting.value().unwrap_or(0.0) / self.queue)
+                        .max(s.kv.value().unwrap_or(0.0) / self.kv),
+                })
+                .sum();
+        sum / pool.len() as f64
+    }
+}
+
+impl Admitter for Probabilistic {
+    fn admit(&self, ask: &Asked, pool: &Pool, draws: Draws) -> bool {
+        if ask.requested_priority >= 0 {
+            return true;
+        }
+        let refused = (math::pow(self.saturation(pool), self.power) * self.k).min(1.0);
+        draws.unit(Purpose::named("probabilistic-admitter"), ask.number, 0) >= refused
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::{EndpointSpec, Reading, Sample};
+    use forebay_base::Nanos;
+
+    #[test]
+    fn the_refused_share_follows_the_formula() {
+        let mut pool = Pool::default();
+        let id = pool.add(EndpointSpec::named("a"));
+        let it = Probabilistic { queue: 5.0, kv: 0.8, power: 5.0, k: 300.0 };
+        for s in [0.0, 0.1, 0.13, 0.2, 0.3, 0.5, 1.0] {
+            let sample =
+                Sample { waiting: Reading::Value(0.0), kv: Reading::Value(s * 0.8), ..Sample::default() };
+            pool.get_mut(id).unwrap().sample = Some(sample);
+            let refused = |priority: i32| {
+                (0..20_000u64)
+                    .filter(|&number| {
+                        let ask = Asked {
+                            number,
+                            arrived: Nanos::ZERO,
+                            requested_priority: priority,
+                            priority,
+                            bytes: 1,
+                            prompt_tokens: 1,
+                            prefix: Arc::default(),
+                        };
+                        !it.admit(&ask, &pool, Draws::new(9))
+                    })
+                    .count() as f64
+                    / 20_000.0
+            };
+            let want = (s * s * s * s * s * 300.0).min(1.0);
+            assert!((refused(-1) - want).abs() < 0.01, "at {s}: {} instead of {want}", refused(-1));
+            assert_eq!(refused(0), 0.0);
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! `random-picker`: every candidate is as likely, whatever its score.
+
+use super::picker_max_score::{COUNT, best, count};
+use crate::plugin::{Built, Descriptor, Kind, Stability};
+use crate::policy::{Decision, Picker};
+use forebay_base::Purpose;
+use std::sync::Arc;
+
+pub(super) static DESCRIPTOR: Descriptor = Descriptor {
+    name: "random-picker",
+    aliases: &[],
+    kinds: &[Kind::Picker],
+    summary: "A random candidate; scores do not matter.",
+    stability: Stability::Beta,
+    params: COUNT,
+    ignores_parameters: false,
+    needs: None,
+    build: |v| Ok(Built { picker: Some(Arc::new(Random { count: count(v) })), ..Built::default() }),
+};
+
+#[derive(Debug)]
+struct Random {
+    count: usize,
+}
+
+impl Picker for Random {
+    fn pick(&self, d: &Decision<'_>, candidates: &[(u32, f64)], out: &mut Vec<u32>) {
+        let lot = |i: u32| d.draws.bits(Purpose::named("random-picker"), d.ask.number, u64::from(i));
+        best(candidates.iter().map(|&(i, _)| (0.0, lot(i), i)), self.count, out);
+    }
+}

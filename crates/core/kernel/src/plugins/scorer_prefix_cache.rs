@@ -1,0 +1,66 @@
+//! `prefix-cache-scorer`: prefers endpoints that are believed to hold the beginning of the prompt.
+
+use crate::plugin::{Bounds, Built, Descriptor, Kind, Param, ParamKind, Preset, Stability};
+use crate::policy::{Decision, Scorer};
+use std::sync::Arc;
+
+pub(super) static DESCRIPTOR: Descriptor = Descriptor {
+    name: "prefix-cache-scorer",
+    aliases: &[],
+    kinds: &[Kind::Scorer],
+    summary: "Share of the prompt's blocks that the endpoint is believed to hold, from the first block on.",
+    stability: Stability::Beta,
+    params: &[
+        Param {
+            name: "matchLengthWeight",
+            kind: ParamKind::Float(Bounds::UNIT),
+            preset: Preset::Float(0.0),
+            unit: "share",
+            doc: "Weight of the matched length itself beside the matched share.",
+        },
+        Param {
+            name: "matchLengthScaleTokens",
+            kind: ParamKind::Int(Bounds::POSITIVE),
+            preset: Preset::Int(8192),
+            unit: "tokens",
+            doc: "Matched length at which its term reaches 1.",
+        },
+        Param {
+            name: "prefixMatchInfoProducerName",
+            kind: ParamKind::Text,
+            preset: Preset::Absent,
+            unit: "",
+            doc: "The producer whose matches are read; there is one.",
+        },
+    ],
+    ignores_parameters: false,
+    needs: Some("approx-prefix-cache-producer"),
+    build: |v| {
+        let it = PrefixCache {
+            length_weight: v.float("matchLengthWeight"),
+            length_scale: v.int("matchLengthScaleTokens") as f64,
+        };
+        Ok(Built { scorer: Some(Arc::new(it)), ..Built::default() })
+    },
+};
+
+#[derive(Debug)]
+struct PrefixCache {
+    length_weight: f64,
+    length_scale: f64,
+}
+
+impl Scorer for PrefixCache {
+    fn score(&self, d: &Decision<'_>, candidates: &[u32], out: &mut [f64]) {
+        let total = d.ask.prefix.len() as f64;
+        for (o, &i) in out.iter_mut().zip(candidates) {
+            let matched = f64::from(d.matched.get(i as usize).copied().unwrap_or(0));
+            if total == 0.0 || matched == 0.0 {
+                *o = 0.0;
+                continue;
+            }
+            let length = (matched * f64::from(d.block_tokens) / self.length_scale).min(1.0);
+            *o = self.length_weight * length * length + (1.0 - self.length_weight) * matched / total;
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Saturation of the pool: a cached score per endpoint, and the mean per stage, re-summed in index order
+//! when something changed.
+
+use crate::policy::Detector;
+use crate::pool::{Endpoint, Pool};
+use forebay_base::Nanos;
+
+/// Saturation now, by stage. A stage without endpoints has none.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StageSaturation {
+    /// Mean over endpoints that prefill.
+    pub prefill: Option<f64>,
+    /// Mean over endpoints that decode.
+    pub decode: Option<f64>,
+    /// What gates: the greater of the two; without either, the mean over all, 1 for an empty pool.
+    pub effective: f64,
+    /// Mean over all endpoints, 1 for an empty pool; what legacy admission goes by.
+    pub all: f64,
+    /// Endpoints whose metrics are missing or too old.
+    pub stale: u32,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Saturation {
+    scores: Vec<f64>,
+    now: StageSaturation,
+    dirty: bool,
+    /// The next instant at which a fresh scrape turns stale.
+    edge: Option<Nanos>,
+}
+
+#[derive(Default)]
+struct Mean {
+    sum: f64,
+    n: u32,
+}
+
+impl Mean {
+    fn add(&mut self, x: f64) {
+        self.sum += x;
+        self.n += 1;
+    }
+    fn get(&self) -> Option<f64> {
+        (self.n > 0).then(|| self.sum / f64::from(self.n))
+    }
+}
+
+impl Saturation {
+    pub(crate) fn new() -> Saturation {
+        Saturation { scores: Vec::new(), now: StageSaturation::default(), dirty: true, edge: None }
+    }
+
+    /// The endpoint has changed.
+    pub(crate) fn touch(&mut self, detector: &dyn Detector, e: &Endpoint) {
+        let i = e.id.index as usize;
+        if i >= self.scores.len() {
+            self.scores.resize(i + 1, 0.0);
+        }
+        self.scores[i] = detector.endpoint(e);
+        self.dirty = true;
+    }
+
+    /// An endpoint has left.
+    pub(crate) fn removed(&mut self) {
+        self.dirty = true;
+    }
+
+    /// The next instant at which saturation changes by itself.
+    pub(crate) fn edge(&mut self, detector: &dyn Detector, pool: &Pool) -> Option<Nanos> {
+        self.get(detector, pool);
+        self.edge
+    }
+
+    /// Marks endpoints whose metrics are too old at `now`.
+    pub(crate) fn age(&mut self, detector: &dyn Detector, pool: &mut Pool, now: Nanos) {
+        let Some(threshold) = detector.staleness() else { return };
+        for e in pool.iter_mut() {
+            if !e.stale && now.since(e.sampled) > threshold {
+                e.stale = true;
+                self.touch(detector, e);
+            }
+        }
+    }
+
+    pub(crate) fn get(&mut self, detector: &dyn Detector, pool: &Pool) -> StageSaturation {
+        if !self.dirty {
+            return self.now;
+        }
+        let (mut prefill, mut decode, mut all) = (Mean::default(), Mean::default(), Mean::default());
+        let mut stale = 0;
+        for e in pool.iter() {
+            let s = self.scores[e.id.index as usize];
+            all.add(s);
+            if e.stages.prefill {
+                prefill.add(s);
+            }
+            if e.stages.decode {
+                decode.add(s);
+            }
+            stale += u32::from(e.stale);
+        }
+        let everyone = all.get().unwrap_or(1.0);
+        let (prefill, decode) = (prefill.get(), decode.get());
+        let effective = match (prefill, decode) {
+            (Some(p), Some(d)) => p.max(d),
+            (Some(s), None) | (None, Some(s)) => s,
+            (None, None) => everyone,
+        };
+        self.now = StageSaturation { prefill, decode, effective, all: everyone, stale };
+        self.edge = detector.staleness().and_then(|t| pool.next_staleness(t));
+        self.dirty = false;
+        self.now
+    }
+}

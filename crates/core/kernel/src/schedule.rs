@@ -1,0 +1,81 @@
+//! Choosing an endpoint: filters, scorers, picker, over the candidates that the gate left.
+
+use crate::ask::Asked;
+use crate::effect::Refusal;
+use crate::plan::Plan;
+use crate::policy::Decision;
+use crate::pool::{EndpointSet, Pool};
+use crate::prefix::PrefixIndex;
+use forebay_base::{Draws, Nanos};
+
+/// Buffers of one decision, kept so that deciding allocates nothing once they have grown.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Scratch {
+    pub(crate) candidates: EndpointSet,
+    alive: EndpointSet,
+    matched: Vec<u32>,
+    list: Vec<u32>,
+    column: Vec<f64>,
+    scored: Vec<(u32, f64)>,
+    picked: Vec<u32>,
+}
+
+/// What was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Choice {
+    pub(crate) endpoint: u32,
+    /// Tokens of the prompt that the endpoint is believed to hold.
+    pub(crate) matched_tokens: u32,
+}
+
+pub(crate) struct Scene<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) pool: &'a Pool,
+    pub(crate) index: Option<&'a PrefixIndex>,
+    pub(crate) block_tokens: u32,
+    pub(crate) draws: Draws,
+    pub(crate) now: Nanos,
+}
+
+/// Chooses among `scratch.candidates`.
+pub(crate) fn choose(scene: &Scene<'_>, ask: &Asked, scratch: &mut Scratch) -> Result<Choice, Refusal> {
+    if scratch.candidates.is_empty() {
+        return Err(Refusal::NoCandidates);
+    }
+    scratch.matched.clear();
+    if let Some(index) = scene.index {
+        scratch.matched.resize(scene.pool.width(), 0);
+        index.lookup(&ask.prefix, &mut scratch.alive, &mut scratch.matched);
+    }
+    let decision = Decision {
+        now: scene.now,
+        ask,
+        pool: scene.pool,
+        matched: &scratch.matched,
+        block_tokens: scene.block_tokens,
+        draws: scene.draws,
+    };
+    for filter in &scene.plan.profile.filters {
+        filter.keep(&decision, &mut scratch.candidates);
+        if scratch.candidates.is_empty() {
+            return Err(Refusal::FilteredOut);
+        }
+    }
+    scratch.list.clear();
+    scratch.list.extend(scratch.candidates.iter());
+    scratch.scored.clear();
+    scratch.scored.extend(scratch.list.iter().map(|&i| (i, 0.0)));
+    for s in &scene.plan.profile.scorers {
+        scratch.column.clear();
+        scratch.column.resize(scratch.list.len(), 0.0);
+        s.scorer.score(&decision, &scratch.list, &mut scratch.column);
+        for (total, &score) in scratch.scored.iter_mut().zip(&scratch.column) {
+            total.1 += s.weight * score.clamp(0.0, 1.0);
+        }
+    }
+    scene.plan.profile.picker.pick(&decision, &scratch.scored, &mut scratch.picked);
+    let endpoint = *scratch.picked.first().ok_or(Refusal::NoCandidates)?;
+    let blocks = scratch.matched.get(endpoint as usize).copied().unwrap_or(0);
+    let matched_tokens = blocks.saturating_mul(scene.block_tokens).min(ask.prompt_tokens);
+    Ok(Choice { endpoint, matched_tokens })
+}

@@ -1,0 +1,98 @@
+//! The table of live requests: a slab with generations, so that a late word about a request that has
+//! ended is recognised.
+
+use crate::ask::Asked;
+use crate::effect::Id;
+use crate::pool::EndpointId;
+use forebay_base::Nanos;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Queued {
+    pub(crate) band: u32,
+    pub(crate) flow: u32,
+    pub(crate) ttl: Option<forebay_base::Span>,
+    pub(crate) since: Nanos,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Running {
+    pub(crate) endpoint: EndpointId,
+    pub(crate) first_token: bool,
+    /// Prompt tokens that the endpoint was not believed to hold.
+    pub(crate) uncached: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum State {
+    /// Being decided on within the current call.
+    Deciding,
+    Queued(Queued),
+    Running(Running),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) asked: Asked,
+    pub(crate) state: State,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Table {
+    slots: Vec<Option<Entry>>,
+    generations: Vec<u32>,
+    free: Vec<u32>,
+}
+
+impl Table {
+    pub(crate) fn insert(&mut self, asked: Asked) -> Id {
+        let entry = Some(Entry { asked, state: State::Deciding });
+        let index = if let Some(i) = self.free.pop() {
+            self.slots[i as usize] = entry;
+            i
+        } else {
+            // Grows to the greatest number of live requests and then stays.
+            self.slots.push(entry);
+            self.generations.push(0);
+            self.slots.len() as u32 - 1
+        };
+        Id { index, generation: self.generations[index as usize] }
+    }
+
+    pub(crate) fn get(&self, id: Id) -> Option<&Entry> {
+        self.at(id.index).filter(|_| self.generations[id.index as usize] == id.generation)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut Entry> {
+        if self.generations.get(id.index as usize) != Some(&id.generation) {
+            return None;
+        }
+        self.slots[id.index as usize].as_mut()
+    }
+
+    pub(crate) fn at(&self, index: u32) -> Option<&Entry> {
+        self.slots.get(index as usize)?.as_ref()
+    }
+
+    pub(crate) fn id_at(&self, index: u32) -> Id {
+        Id { index, generation: self.generations[index as usize] }
+    }
+
+    /// Bands have moved: old index -> new index. A band that holds a request never goes.
+    pub(crate) fn rebind(&mut self, moved: &[Option<u32>]) {
+        for entry in self.slots.iter_mut().flatten() {
+            if let State::Queued(q) = &mut entry.state
+                && let Some(Some(band)) = moved.get(q.band as usize)
+            {
+                q.band = *band;
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, id: Id) -> Option<Entry> {
+        self.get(id)?;
+        let i = id.index as usize;
+        self.generations[i] = id.generation.wrapping_add(1);
+        self.free.push(id.index);
+        self.slots[i].take()
+    }
+}

@@ -1,0 +1,236 @@
+//! Plans and events that the tests share.
+
+use forebay_base::{Nanos, Span};
+use forebay_kernel::plan::{BandPlan, BandTemplate, Driver, FlowPlan, Profile, WeightedScorer};
+use forebay_kernel::plugin::{Built, Value, Values};
+use forebay_kernel::{Effect, Effects, Id, Kernel, Plan, Progress, Reading, Sample, plugins};
+use proptest::prelude::*;
+use std::sync::Arc;
+
+/// A plugin by its type, with some parameters given.
+pub(crate) fn plugin(name: &str, given: &[(&'static str, Value)]) -> Built {
+    let d = plugins::find(name).expect("a plugin of the kernel");
+    let mut values: Values = d.presets();
+    values.0.retain(|(n, _)| !given.iter().any(|(m, _)| m == n));
+    values.0.extend(given.iter().cloned());
+    (d.build)(&values).expect("parameters in range")
+}
+
+/// What tests vary.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    pub(crate) limit: &'static str,
+    pub(crate) stale_after: Span,
+    pub(crate) ttl: Option<Span>,
+    pub(crate) no_endpoint_ttl: Option<Span>,
+    pub(crate) max_requests: Option<u64>,
+    pub(crate) band_requests: u64,
+    pub(crate) priorities: Vec<i32>,
+    pub(crate) flow_control: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup {
+            limit: "soft-reflective-ceiling-policy",
+            stale_after: Span::secs(3600),
+            ttl: Some(Span::secs(60)),
+            no_endpoint_ttl: Some(Span::secs(60)),
+            max_requests: None,
+            band_requests: 5000,
+            priorities: vec![100, 0, -50],
+            flow_control: true,
+        }
+    }
+}
+
+impl Setup {
+    pub(crate) fn template(&self) -> BandTemplate {
+        BandTemplate {
+            max_bytes: 1_000_000_000,
+            max_requests: self.band_requests,
+            fairness: plugin("global-strict-fairness-policy", &[]).fairness.unwrap(),
+            ordering: plugin("fcfs-ordering-policy", &[]).ordering.unwrap(),
+        }
+    }
+
+    pub(crate) fn plan(&self) -> Arc<Plan> {
+        let stale = [("metricsStalenessThreshold", Value::Span(self.stale_after))];
+        let scorers =
+            [("queue-scorer", 2.0), ("kv-cache-utilization-scorer", 2.0), ("prefix-cache-scorer", 3.0)];
+        Arc::new(Plan {
+            flow: self.flow_control.then(|| FlowPlan {
+                max_bytes: None,
+                max_requests: self.max_requests,
+                ttl: self.ttl,
+                no_endpoint_ttl: self.no_endpoint_ttl,
+                bands: self
+                    .priorities
+                    .iter()
+                    .map(|&priority| BandPlan { priority, template: self.template() })
+                    .collect(),
+                default_band: self.template(),
+                default_negative_band: self.template(),
+                limit: plugin(self.limit, &[]).limit.unwrap(),
+                gate: plugin("open-gate", &[]).gate.unwrap(),
+                driver: Driver::Upstream,
+            }),
+            detector: plugin("utilization-detector", &stale).detector.unwrap(),
+            admitters: Vec::new(),
+            profile: Profile {
+                name: "default".into(),
+                filters: Vec::new(),
+                scorers: scorers
+                    .iter()
+                    .map(|&(name, weight)| WeightedScorer {
+                        name: name.into(),
+                        weight,
+                        scorer: plugin(name, &[]).scorer.unwrap(),
+                    })
+                    .collect(),
+                picker: plugin("max-score-picker", &[]).picker.unwrap(),
+            },
+            prefix: plugin("approx-prefix-cache-producer", &[]).prefix,
+        })
+    }
+}
+
+pub(crate) fn sample(waiting: f64, kv: f64) -> Sample {
+    Sample {
+        waiting: Reading::Value(waiting),
+        running: Reading::Value(1.0),
+        kv: Reading::Value(kv),
+        block_tokens: Some(16),
+        blocks: Some(1000),
+    }
+}
+
+/// Something that happens `after` the last thing.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    pub(crate) after: Span,
+    pub(crate) what: What,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum What {
+    Offer { flow: u8, priority: i32, bytes: u64, ttl: Option<Span>, prefix: u8 },
+    Gone { which: usize },
+    Progress { which: usize, progress: u8 },
+    Scrape { endpoint: usize, waiting: u8, kv: u8 },
+    Add { prefill: bool },
+    Remove { endpoint: usize },
+    Nothing,
+}
+
+pub(crate) fn steps(max: usize) -> impl Strategy<Value = Vec<Step>> {
+    let after = prop_oneof![
+        6 => 0u64..3_000_000,
+        2 => Just(0u64),
+        2 => (0u64..20).prop_map(|n| n * 1_000_000),
+        1 => 0u64..400_000_000,
+        1 => 0u64..70_000_000_000,
+    ];
+    let what = prop_oneof![
+        8 => (0u8..4, prop::sample::select(vec![100, 0, -50, 7, -1]), 1u64..2000,
+              prop::option::weighted(0.1, (1u64..2_000).prop_map(Span::millis)), 0u8..6)
+            .prop_map(|(flow, priority, bytes, ttl, prefix)| What::Offer { flow, priority, bytes, ttl, prefix }),
+        2 => any::<usize>().prop_map(|which| What::Gone { which }),
+        3 => (any::<usize>(), 0u8..3).prop_map(|(which, progress)| What::Progress { which, progress }),
+        6 => (any::<usize>(), 0u8..8, 0u8..100)
+            .prop_map(|(endpoint, waiting, kv)| What::Scrape { endpoint, waiting, kv }),
+        1 => any::<bool>().prop_map(|prefill| What::Add { prefill }),
+        1 => any::<usize>().prop_map(|endpoint| What::Remove { endpoint }),
+        1 => Just(What::Nothing),
+    ];
+    prop::collection::vec((after, what).prop_map(|(ns, what)| Step { after: Span(ns), what }), 1..max)
+}
+
+/// What the kernel said, flattened for comparison.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Said {
+    Dispatched { at: Nanos, id: Id },
+    Ended { at: Nanos, id: Id, why: String },
+}
+
+/// Drives a kernel through steps, waking it exactly when it asks.
+pub(crate) struct Driven {
+    pub(crate) kernel: Kernel,
+    pub(crate) fx: Effects,
+    pub(crate) now: Nanos,
+    pub(crate) said: Vec<Said>,
+    pub(crate) ids: Vec<Id>,
+    pub(crate) endpoints: Vec<forebay_kernel::EndpointId>,
+}
+
+impl Driven {
+    pub(crate) fn new(plan: Arc<Plan>, mut fx: Effects) -> Driven {
+        let kernel = Kernel::new(plan, 7, Nanos::ZERO, &mut fx);
+        Driven { kernel, fx, now: Nanos::ZERO, said: Vec::new(), ids: Vec::new(), endpoints: Vec::new() }
+    }
+
+    fn take(&mut self, at: Nanos) {
+        for e in self.fx.list.drain(..) {
+            self.said.push(match e {
+                Effect::Dispatch { id, .. } => Said::Dispatched { at, id },
+                Effect::End { id, refusal, .. } => Said::Ended { at, id, why: refusal.to_string() },
+            });
+        }
+    }
+
+    pub(crate) fn until(&mut self, t: Nanos) {
+        while let Some(wake) = self.kernel.next_wake().filter(|&w| w <= t) {
+            assert!(wake >= self.now, "wakes lie ahead");
+            self.now = wake;
+            self.kernel.wake(wake, &mut self.fx);
+            self.take(wake);
+            if let Some(next) = self.kernel.next_wake() {
+                assert!(next > wake, "a wake does not ask for itself again");
+            }
+        }
+        self.now = t;
+    }
+
+    pub(crate) fn step(&mut self, step: &Step) {
+        self.until(self.now + step.after);
+        let (now, k, fx) = (self.now, &mut self.kernel, &mut self.fx);
+        match step.what {
+            What::Offer { flow, priority, bytes, ttl, prefix } => {
+                let name = format!("f{flow}");
+                let prefix: Arc<[u64]> = (0..u64::from(prefix)).collect();
+                let ask = forebay_kernel::Ask {
+                    flow: &name,
+                    priority,
+                    bytes,
+                    prompt_tokens: bytes as u32 / 4,
+                    prefix,
+                    ttl,
+                };
+                self.ids.push(k.offer(now, &ask, fx));
+            }
+            What::Gone { which } if !self.ids.is_empty() => {
+                k.gone(now, self.ids[which % self.ids.len()], fx);
+            }
+            What::Progress { which, progress } if !self.ids.is_empty() => {
+                let p = [Progress::FirstToken, Progress::Finished, Progress::Failed][progress as usize % 3];
+                k.progress(now, self.ids[which % self.ids.len()], p, fx);
+            }
+            What::Scrape { endpoint, waiting, kv } if !self.endpoints.is_empty() => {
+                let id = self.endpoints[endpoint % self.endpoints.len()];
+                k.scraped(now, id, now, &sample(f64::from(waiting), f64::from(kv) / 100.0), fx);
+            }
+            What::Add { prefill } => {
+                let mut spec = forebay_kernel::EndpointSpec::named(format!("e{}", self.endpoints.len()));
+                if prefill {
+                    spec.labels.push(("llm-d.ai/role".into(), "prefill".into()));
+                }
+                self.endpoints.push(k.add_endpoint(now, spec, fx));
+            }
+            What::Remove { endpoint } if !self.endpoints.is_empty() => {
+                k.remove_endpoint(now, self.endpoints[endpoint % self.endpoints.len()], fx);
+            }
+            _ => {}
+        }
+        self.take(now);
+    }
+}

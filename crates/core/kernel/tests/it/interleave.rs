@@ -1,0 +1,152 @@
+//! Random interleavings: exactly one end per request, ledgers that add up, load that is the sum of what
+//! runs, and logs that replay to the same bytes.
+
+use crate::common::{Driven, Said, Setup, steps};
+use forebay_base::Span;
+use forebay_kernel::effect::Effects;
+use forebay_kernel::journal::Journal;
+use forebay_kernel::replay::replay;
+use forebay_kernel::{Ask, Id, Progress};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<String>>);
+
+impl Journal for Log {
+    fn line(&mut self, line: fmt::Arguments<'_>) {
+        self.0.lock().unwrap().line(line);
+    }
+}
+
+fn run(setup: &Setup, steps: &[crate::common::Step], close: bool) -> (Driven, String) {
+    let log = Log::default();
+    let fx = Effects { journal: Some(Box::new(log.clone())), ..Effects::new() };
+    let mut driven = Driven::new(setup.plan(), fx);
+    for step in steps {
+        driven.step(step);
+        let ledgers = driven.kernel.ledgers();
+        assert!(ledgers.balanced(), "{ledgers:?}");
+        let (mut requests, mut pending) = (0, 0);
+        for e in driven.kernel.pool().iter() {
+            requests += u64::from(e.load.requests);
+            pending += u64::from(e.load.pending);
+            assert!(e.load.pending > 0 || e.load.pending_tokens == 0);
+        }
+        assert!(pending <= requests && requests <= ledgers.live - ledgers.queued);
+    }
+    if close {
+        driven.kernel.drain(driven.now, &mut driven.fx);
+        let refused =
+            driven.kernel.offer(driven.now, &Ask { flow: "late", ..Ask::default() }, &mut driven.fx);
+        driven.ids.push(refused);
+        driven.kernel.close(driven.now, &mut driven.fx);
+        let at = driven.now;
+        for e in driven.fx.list.drain(..) {
+            if let forebay_kernel::Effect::End { id, refusal, .. } = e {
+                driven.said.push(Said::Ended { at, id, why: refusal.to_string() });
+            }
+        }
+    }
+    let text = log.0.lock().unwrap().clone();
+    (driven, text)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_request_has_exactly_one_end(steps in steps(150), flow_control in any::<bool>()) {
+        let setup = Setup { flow_control, ttl: Some(Span::secs(2)), band_requests: 6, ..Setup::default() };
+        let (mut driven, _) = run(&setup, &steps, true);
+        let mut fate: BTreeMap<Id, (u32, u32)> = BTreeMap::new();
+        for said in &driven.said {
+            match said {
+                Said::Dispatched { id, .. } => fate.entry(*id).or_default().0 += 1,
+                Said::Ended { id, .. } => fate.entry(*id).or_default().1 += 1,
+            }
+        }
+        for (id, (dispatched, ended)) in fate {
+            prop_assert!(dispatched + ended <= 1, "{id:?} was dispatched {dispatched} times and ended {ended}");
+        }
+        prop_assert_eq!(driven.kernel.ledgers().queued, 0);
+        prop_assert_eq!(driven.kernel.next_wake(), None);
+        // Whatever still runs ends once; words that come late or twice change nothing.
+        for id in driven.ids.clone() {
+            driven.kernel.progress(driven.now, id, Progress::Finished, &mut driven.fx);
+            driven.kernel.gone(driven.now, id, &mut driven.fx);
+        }
+        let ledgers = driven.kernel.ledgers();
+        prop_assert_eq!(ledgers.live, 0);
+        prop_assert_eq!(ledgers.accepted, driven.ids.len() as u64);
+        prop_assert!(ledgers.balanced());
+        prop_assert!(driven.fx.list.is_empty());
+        for e in driven.kernel.pool().iter() {
+            prop_assert_eq!(e.load, forebay_kernel::pool::Load::default());
+        }
+    }
+
+    #[test]
+    fn logs_replay_to_the_same_bytes(steps in steps(150)) {
+        let setup = Setup { stale_after: Span::millis(200), ..Setup::default() };
+        let (_, log) = run(&setup, &steps, true);
+        let (_, again) = run(&setup, &steps, true);
+        prop_assert_eq!(&log, &again, "same seed, same log");
+        let report = replay(setup.plan(), &log).unwrap();
+        prop_assert_eq!(report.difference, None);
+        prop_assert_eq!(report.lines, 1 + report.inputs + report.decisions);
+    }
+
+    #[test]
+    fn a_fork_decides_as_its_original(steps in steps(80), at in 0usize..80) {
+        let setup = Setup::default();
+        let (mut a, _) = run(&setup, &steps[..at.min(steps.len())], false);
+        let mut fork = a.kernel.clone();
+        let mut fx = Effects::new();
+        for n in 0..40u64 {
+            let now = a.now + Span::millis(n);
+            let ask = Ask { flow: "x", bytes: 10, ..Ask::default() };
+            prop_assert_eq!(a.kernel.offer(now, &ask, &mut a.fx), fork.offer(now, &ask, &mut fx));
+            prop_assert_eq!(&a.fx.list, &fx.list);
+            prop_assert_eq!(a.kernel.next_wake(), fork.next_wake());
+        }
+    }
+}
+
+#[test]
+fn a_changed_plan_shows_as_a_difference() {
+    let setup = Setup::default();
+    let offer = |after| crate::common::Step {
+        after,
+        what: crate::common::What::Offer { flow: 0, priority: -50, bytes: 5, ttl: None, prefix: 0 },
+    };
+    let scrape = crate::common::What::Scrape { endpoint: 0, waiting: 3, kv: 0 };
+    let mut steps = vec![
+        crate::common::Step { after: Span::ZERO, what: crate::common::What::Add { prefill: false } },
+        crate::common::Step { after: Span::ZERO, what: scrape },
+    ];
+    steps.extend((0..10).map(|_| offer(Span::ZERO)));
+    let (_, log) = run(&setup, &steps, false);
+    let other = Setup { limit: "static-usage-limit-policy", ..Setup::default() };
+    let difference = replay(other.plan(), &log).unwrap().difference.expect("static lets all through");
+    assert!(difference.line > 3, "{difference:?}");
+    assert_ne!(difference.logged, difference.replayed);
+}
+
+#[test]
+fn unreadable_logs_name_the_line() {
+    let plan = Setup::default().plan();
+    let check = |log: &str, message: &str| {
+        let text = replay(plan.clone(), log).unwrap_err().to_string();
+        assert!(text.contains(message), "{text}");
+    };
+    check("", "the log is empty");
+    check("something else", "found \"something else\"");
+    check("forebay-decisions 1 seed=1 now=0\n> 5 dance", "2:1: found the verb \"dance\"");
+    check("forebay-decisions 1 seed=1 now=0\n> x wake", "found \"x\"; expected an instant");
+    check("forebay-decisions 1 seed=1 now=0\n> 5 gone 3", "expected INDEX.GENERATION");
+    check("forebay-decisions 1 seed=1 now=0\n> 5 gone", "the line ends; expected a request");
+    assert_eq!(replay(plan, "forebay-decisions 1 seed=1 now=0\n").unwrap().difference, None);
+}

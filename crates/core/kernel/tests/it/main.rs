@@ -1,0 +1,7 @@
+//! The kernel from outside: against a direct model, under random interleavings, and replayed.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod common;
+mod edges;
+mod interleave;
+mod model;
