@@ -1,1 +1,27 @@
-//! EndpointPickerConfig and its companions, checked and turned into the kernel plan.
+//! `EndpointPickerConfig` and its companions, checked and turned into the kernel plan.
+//!
+//! [`load`] reads a configuration, reports everything that is wrong with it at once, and returns a
+//! [`Config`] with every default filled in and every reference resolved; [`Config::plan`] is what the
+//! kernel decides by.
+
+pub mod config;
+pub mod endpoints;
+pub mod fields;
+mod flow;
+pub mod gates;
+pub mod instances;
+pub mod known;
+pub mod load;
+pub mod manifests;
+mod params;
+mod print;
+mod schema;
+pub mod table;
+
+pub use config::Config;
+pub use endpoints::{FileEndpoint, read_endpoints};
+pub use gates::Gates;
+pub use instances::{Instance, Options};
+pub use load::{DEFAULT_CONFIG, load};
+pub use manifests::Manifests;
+pub use schema::schema;
