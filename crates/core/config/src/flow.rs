@@ -2,7 +2,6 @@
 
 use crate::config::{BandConfig, FlowConfig};
 use crate::instances::{Index, Instances};
-use crate::load::index;
 use crate::table::Item;
 use forebay_base::{Diagnostics, Span};
 use forebay_kernel::plugin::Kind;
@@ -53,8 +52,8 @@ pub(crate) fn read(top: &Item, all: &Instances<'_>, found: &mut Diagnostics) -> 
     let defaults = BandConfig {
         max_bytes: BAND_MAX_BYTES,
         max_requests: BAND_MAX_REQUESTS,
-        fairness: index(all.named(DEFAULT_FAIRNESS, Kind::FairnessPolicy, found))?,
-        ordering: index(all.named(DEFAULT_ORDERING, Kind::OrderingPolicy, found))?,
+        fairness: all.named(DEFAULT_FAIRNESS, Kind::FairnessPolicy, found)?,
+        ordering: all.named(DEFAULT_ORDERING, Kind::OrderingPolicy, found)?,
     };
     let max_bytes = limit(flow, "maxBytes", "global MaxBytes", found);
     let max_requests = limit(flow, "maxRequests", "global MaxRequests", found);
@@ -99,8 +98,8 @@ fn reference(
     found: &mut Diagnostics,
 ) -> Option<Index> {
     match item.get(field).filter(|r| r.as_text().is_some()) {
-        Some(r) => index(all.find(r, kind, found)),
-        None => index(all.named(default, kind, found)),
+        Some(r) => all.find(r, kind, found),
+        None => all.named(default, kind, found),
     }
 }
 
@@ -134,7 +133,7 @@ fn band(
 ) -> BandConfig {
     let mut policy = |field, default, kind| {
         let named = item.get(field).filter(|r| r.as_text().is_some());
-        named.and_then(|r| index(all.find(r, kind, found))).unwrap_or(default)
+        named.and_then(|r| all.find(r, kind, found)).unwrap_or(default)
     };
     let fairness = policy("fairnessPolicyRef", defaults.fairness, Kind::FairnessPolicy);
     let ordering = policy("orderingPolicyRef", defaults.ordering, Kind::OrderingPolicy);

@@ -3,7 +3,7 @@
 use crate::known;
 use crate::params;
 use crate::table::{Datum, Item};
-use forebay_base::{Diagnostic, Diagnostics};
+use forebay_base::{Diagnostic, Diagnostics, Position};
 use forebay_document::{Node, decode};
 use forebay_kernel::plugin::{BuildError, Built, Descriptor, Kind, Stability, Values};
 
@@ -31,6 +31,21 @@ pub struct Instance {
     pub injected: bool,
 }
 
+impl Instance {
+    /// What it can be used as, in words: `a saturation detector and a filter`.
+    pub fn what(&self) -> String {
+        let kinds: Vec<String> = self.descriptor.kinds.iter().map(|&k| with_article(k)).collect();
+        kinds.join(" and ")
+    }
+}
+
+/// The label of a kind after its indefinite article.
+fn with_article(kind: Kind) -> String {
+    let label = kind.label();
+    let article = if label.starts_with(['a', 'e', 'i', 'o']) { "an" } else { "a" };
+    format!("{article} {label}")
+}
+
 /// A plugin of the file or an injected one; without an instance if something is wrong with it.
 struct Slot {
     name: String,
@@ -48,14 +63,6 @@ pub(crate) struct Instances<'c> {
 
 /// A plugin found by name and kind: an index into the instances.
 pub(crate) type Index = usize;
-
-/// The outcome of looking a reference up.
-pub(crate) enum Found {
-    /// It is there and of the right kind.
-    At(Index),
-    /// Something is wrong; it has been reported.
-    Reported,
-}
 
 impl<'c> Instances<'c> {
     /// Reads the section `plugins`.
@@ -118,7 +125,7 @@ impl<'c> Instances<'c> {
             Values::default()
         } else {
             params::read_all(parameters, descriptor.params, &path, found)
-                .or_else(|| self.point_at_missing(item, parameters, found))?
+                .or_else(|| point_at_plugin(item, parameters, found))?
         };
         match (descriptor.build)(&values) {
             Ok(built) if stable => {
@@ -130,21 +137,6 @@ impl<'c> Instances<'c> {
                 None
             }
         }
-    }
-
-    /// A parameter that is missing altogether has no place of its own: the plugin's is used.
-    fn point_at_missing(
-        &self,
-        item: &Item,
-        parameters: Option<&Node>,
-        found: &mut Diagnostics,
-    ) -> Option<Values> {
-        if parameters.is_none() {
-            for d in found.0.iter_mut().filter(|d| d.at.line == 0 && d.path.starts_with(&item.path)) {
-                d.at = item.at;
-            }
-        }
-        None
     }
 
     fn descriptor(&self, item: &Item, kind: &str, found: &mut Diagnostics) -> Option<&'static Descriptor> {
@@ -225,7 +217,7 @@ impl<'c> Instances<'c> {
         }
         let Some(d) = self.catalogue.iter().find(|d| d.name == kind) else {
             let message = format!("the default plugin {kind:?} is not in this build's catalogue");
-            found.push(Diagnostic::error(Default::default(), "", message));
+            found.push(Diagnostic::error(Position::default(), "", message));
             return;
         };
         let values = d.presets();
@@ -235,7 +227,7 @@ impl<'c> Instances<'c> {
             }
             Err(e) => {
                 let message = format!("the default plugin {kind:?} cannot be built: {}", e.message);
-                found.push(Diagnostic::error(Default::default(), "", message));
+                found.push(Diagnostic::error(Position::default(), "", message));
                 None
             }
         };
@@ -272,35 +264,30 @@ impl<'c> Instances<'c> {
     }
 
     /// The index of an injected or configured plugin of this name that can be used as `kind`.
-    pub(crate) fn named(&self, name: &str, kind: Kind, found: &mut Diagnostics) -> Found {
+    pub(crate) fn named(&self, name: &str, kind: Kind, found: &mut Diagnostics) -> Option<Index> {
         let nowhere = Item {
-            at: Default::default(),
+            at: Position::default(),
             path: String::new(),
             datum: Datum::Value(forebay_kernel::plugin::Value::Text(name.to_owned())),
         };
         self.find(&nowhere, kind, found)
     }
 
-    /// Looks up the plugin that `reference` names, which has to be usable as `kind`.
-    pub(crate) fn find(&self, reference: &Item, kind: Kind, found: &mut Diagnostics) -> Found {
-        let Some(index) = self.index_of(reference, &format!("a {}", kind.label()), found) else {
-            return Found::Reported;
-        };
-        let Some(instance) = self.at(index) else { return Found::Reported };
+    /// Looks up the plugin that `reference` names, which has to be usable as `kind`. What is wrong is
+    /// reported, unless it is the plugin itself and has been reported already.
+    pub(crate) fn find(&self, reference: &Item, kind: Kind, found: &mut Diagnostics) -> Option<Index> {
+        let role = with_article(kind);
+        let index = self.index_of(reference, &role, found)?;
+        let instance = self.at(index)?;
         if serves(instance, kind) {
-            return Found::At(index);
+            return Some(index);
         }
-        let kinds: Vec<&str> = instance.descriptor.kinds.iter().map(|k| k.label()).collect();
-        let message = format!("the plugin {:?} is a {}", instance.name, kinds.join(" and a "));
+        let message = format!("the plugin {:?} is {}", instance.name, instance.what());
         let right = self.good().filter(|(_, i)| serves(i, kind)).map(|(_, i)| i.name.as_str());
         let right: Vec<&str> = right.collect();
-        let expected = if right.is_empty() {
-            format!("a {}", kind.label())
-        } else {
-            format!("a {}, such as {}", kind.label(), right.join(", "))
-        };
+        let expected = if right.is_empty() { role } else { format!("{role}, such as {}", right.join(", ")) };
         found.push(reference.error(message).expected(expected));
-        Found::Reported
+        None
     }
 
     /// The index of the plugin that `reference` names, whatever it is.
@@ -370,4 +357,16 @@ fn build_error(
     let at = given.or(parameters).map_or_else(|| item.get("type").map_or(item.at, |t| t.at), |n| n.at);
     let path = if e.param.is_empty() { path } else { decode::join(&path, e.param) };
     Diagnostic::error(at, path, message)
+}
+
+/// A parameter that is missing where no parameters are given has no place of its own: the plugin's is
+/// used.
+fn point_at_plugin(item: &Item, parameters: Option<&Node>, found: &mut Diagnostics) -> Option<Values> {
+    if parameters.is_none() {
+        let path = decode::join(&item.path, "parameters");
+        for d in found.0.iter_mut().filter(|d| d.at.line == 0 && d.path.starts_with(&path)) {
+            d.at = item.at;
+        }
+    }
+    None
 }

@@ -4,9 +4,9 @@ use crate::config::{Config, DataLayer, ProfileConfig, ProfilePlugin, SourceConfi
 use crate::fields;
 use crate::flow;
 use crate::gates::{FLOW_CONTROL, Gates};
-use crate::instances::{Found, Index, Instances, Options, serves};
+use crate::instances::{Index, Instances, Options, serves};
 use crate::table::{self, Item, Shape};
-use forebay_base::{Diagnostic, Diagnostics, Position};
+use forebay_base::{Diagnostic, Diagnostics, Position, Severity};
 use forebay_document::{Content, Node, parse};
 use forebay_kernel::plugin::{Descriptor, Kind};
 
@@ -83,11 +83,12 @@ fn resolve(
     }
     let top = table::read(root, &Shape::Object(fields::TOP), "", found)?;
     if top.text("apiVersion") == Some(fields::LEGACY_API_VERSION) {
-        let message =
-            format!("apiVersion {} is deprecated; use {}", fields::LEGACY_API_VERSION, fields::API_VERSION);
+        let message = format!("{} is deprecated; use {}", fields::LEGACY_API_VERSION, fields::API_VERSION);
         found.push(top.get("apiVersion")?.warning(message));
     }
+    let before = errors(found);
     let gates = Gates::read(top.items("featureGates"), found);
+    let gates_clear = errors(found) == before;
     let listed = length_of(root, "plugins");
     let mut all = Instances::read(top.items("plugins"), listed, catalogue, options, found);
 
@@ -100,7 +101,8 @@ fn resolve(
     let metrics = inject_metrics(&top, &mut all, found);
     all.inject_needs(found);
 
-    let flow = if flow_on {
+    // A misspelt gate may have been meant to be on.
+    let flow = if flow_on || !gates_clear {
         flow::read(&top, &all, found)
     } else {
         flow::warn_unread(&top, found);
@@ -122,6 +124,10 @@ fn resolve(
         parsers,
         warnings: Diagnostics::default(),
     })
+}
+
+fn errors(found: &Diagnostics) -> usize {
+    found.0.iter().filter(|d| d.severity == Severity::Error).count()
 }
 
 fn length_of(root: &Node, field: &str) -> usize {
@@ -184,9 +190,8 @@ fn profile_plugin(
         found.push(w.warning(format!("{:?} is no scorer, so its weight is not read", instance.name)));
     }
     if !serves(instance, Kind::Filter) && !serves(instance, Kind::Picker) {
-        let kinds: Vec<&str> = instance.descriptor.kinds.iter().map(|k| k.label()).collect();
-        let message =
-            format!("{:?} is a {}, which does nothing in a profile", instance.name, kinds.join(" and a "));
+        let what = instance.what();
+        let message = format!("{:?} is {what}, which does nothing in a profile", instance.name);
         found.push(reference.warning(message));
     }
     Some(ProfilePlugin { plugin, weight: None })
@@ -217,7 +222,7 @@ fn pickers(
         ([], Some(plugin)) => profile.plugins.push(ProfilePlugin { plugin, weight: None }),
         ([], None) => {
             all.inject(DEFAULT_PICKER, found);
-            if let Found::At(plugin) = all.named(DEFAULT_PICKER, Kind::Picker, found) {
+            if let Some(plugin) = all.named(DEFAULT_PICKER, Kind::Picker, found) {
                 profile.plugins.push(ProfilePlugin { plugin, weight: None });
             }
         }
@@ -234,7 +239,7 @@ fn handler(
     let handlers = |all: &Instances<'_>| -> Vec<Index> {
         all.good().filter(|(_, i)| serves(i, Kind::ProfileHandler)).map(|(index, _)| index).collect()
     };
-    let listed = top.items("schedulingProfiles").len().max(profiles.len());
+    let listed = profiles.len();
     if handlers(all).is_empty() && listed <= 1 {
         all.inject(DEFAULT_HANDLER, found);
     }
@@ -250,7 +255,9 @@ fn handler(
             // A handler that is not supported has been reported already.
             if !all.some_failed() {
                 let message = format!("no profile handler is configured for {listed} scheduling profiles");
-                found.push(top.error_at("plugins", message).expected("exactly one profile handler"));
+                found.push(
+                    top.error_at("schedulingProfiles", message).expected("exactly one profile handler"),
+                );
             }
             None
         }
@@ -270,17 +277,9 @@ fn detector(top: &Item, all: &mut Instances<'_>, found: &mut Diagnostics) -> Opt
     if name == DEFAULT_DETECTOR {
         all.inject(DEFAULT_DETECTOR, found);
     }
-    let result = match reference.filter(|r| r.as_text().is_some()) {
+    match reference.filter(|r| r.as_text().is_some()) {
         Some(reference) => all.find(reference, Kind::SaturationDetector, found),
         None => all.named(name, Kind::SaturationDetector, found),
-    };
-    index(result)
-}
-
-pub(crate) fn index(found: Found) -> Option<Index> {
-    match found {
-        Found::At(index) => Some(index),
-        Found::Reported => None,
     }
 }
 
@@ -312,10 +311,10 @@ fn parsers(top: &Item, defaults: Vec<&str>, all: &Instances<'_>, found: &mut Dia
     let given = parser_items(top);
     let mut out = Vec::new();
     for item in given.iter().filter_map(|i| i.get("pluginRef")) {
-        out.extend(index(all.find(item, Kind::Parser, found)));
+        out.extend(all.find(item, Kind::Parser, found));
     }
     for name in defaults {
-        out.extend(index(all.named(name, Kind::Parser, found)));
+        out.extend(all.named(name, Kind::Parser, found));
     }
     if out.is_empty() && given.is_empty() && all.can_make_any(Kind::Parser) {
         let d = top.error_at("requestHandler", "no request parser is left");
@@ -348,7 +347,7 @@ fn data_layer(top: &Item, metrics: bool, all: &Instances<'_>, found: &mut Diagno
             out.sources.extend(source(item, all, found));
         }
         let discovery = layer.get("discovery").and_then(|d| d.get("pluginRef"));
-        out.discovery = discovery.and_then(|r| index(all.find(r, Kind::Discovery, found)));
+        out.discovery = discovery.and_then(|r| all.find(r, Kind::Discovery, found));
         if let Some(r) = layer.get("crossReplicaSyncerPluginRef").filter(|r| r.as_text().is_some()) {
             found.push(r.error("no plugin type can synchronize replicas").expected("the field to be absent"));
         }
@@ -359,14 +358,14 @@ fn data_layer(top: &Item, metrics: bool, all: &Instances<'_>, found: &mut Diagno
         }
     }
     if metrics {
-        let source = index(all.named(METRICS_SOURCE, Kind::DataSource, found));
-        let extractor = index(all.named(METRICS_EXTRACTOR, Kind::Extractor, found));
+        let source = all.named(METRICS_SOURCE, Kind::DataSource, found);
+        let extractor = all.named(METRICS_EXTRACTOR, Kind::Extractor, found);
         if let (Some(source), Some(extractor)) = (source, extractor) {
             out.sources.push(SourceConfig { source, extractors: vec![extractor] });
         }
     }
     let listed = layer.map_or(0, |l| l.items("sources").len());
-    if out.sources.is_empty() && listed == 0 && all.can_make_any(Kind::DataSource) {
+    if out.sources.is_empty() && listed == 0 && !metrics && all.can_make_any(Kind::DataSource) {
         let d = top.error_at("dataLayer", "no data source is configured");
         found.push(d.expected("a source, or injectDefaults left on"));
     }
@@ -374,8 +373,8 @@ fn data_layer(top: &Item, metrics: bool, all: &Instances<'_>, found: &mut Diagno
 }
 
 fn source(item: &Item, all: &Instances<'_>, found: &mut Diagnostics) -> Option<SourceConfig> {
-    let source = item.get("pluginRef").and_then(|r| index(all.find(r, Kind::DataSource, found)));
+    let source = item.get("pluginRef").and_then(|r| all.find(r, Kind::DataSource, found));
     let extractors = item.items("extractors").iter().filter_map(|e| e.get("pluginRef"));
-    let extractors = extractors.filter_map(|r| index(all.find(r, Kind::Extractor, found))).collect();
+    let extractors = extractors.filter_map(|r| all.find(r, Kind::Extractor, found)).collect();
     Some(SourceConfig { source: source?, extractors })
 }

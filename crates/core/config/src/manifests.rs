@@ -149,7 +149,7 @@ impl Manifests {
         if path.is_dir() {
             let entries = std::fs::read_dir(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
             files = entries.map_err(|e| failed(path, &e))?.iter().map(std::fs::DirEntry::path).collect();
-            files.retain(|p| is_manifest(p));
+            files.retain(is_manifest);
             files.sort();
         }
         let mut texts = Vec::new();
@@ -287,6 +287,7 @@ impl RewriteRule {
     }
 }
 
+#[expect(clippy::ptr_arg, reason = "passed to `retain`")]
 fn is_manifest(path: &PathBuf) -> bool {
     let ends = path.extension().and_then(|e| e.to_str());
     matches!(ends, Some("yaml" | "yml" | "json")) && path.is_file()

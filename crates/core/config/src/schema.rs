@@ -57,10 +57,10 @@ fn object(fields: &[Field]) -> Value {
         properties.insert(f.name.to_owned(), s);
     }
     let required: Vec<&str> = fields.iter().filter(|f| f.required).map(|f| f.name).collect();
-    closed(properties, &required)
+    closed(&properties, &required)
 }
 
-fn closed(properties: Map<String, Value>, required: &[&str]) -> Value {
+fn closed(properties: &Map<String, Value>, required: &[&str]) -> Value {
     let mut out = json!({ "type": "object", "properties": properties, "additionalProperties": false });
     if !required.is_empty() {
         out["required"] = json!(required);
@@ -99,7 +99,7 @@ fn parameters(params: &[Param]) -> Value {
         properties.insert(p.name.to_owned(), s);
     }
     let required = params.iter().filter(|p| matches!(p.preset, Preset::Required)).map(|p| p.name);
-    closed(properties, &required.collect::<Vec<&str>>())
+    closed(&properties, &required.collect::<Vec<&str>>())
 }
 
 fn param_kind(kind: &ParamKind) -> Value {

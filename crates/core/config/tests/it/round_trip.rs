@@ -1,0 +1,106 @@
+//! The printed form loads again to the same configuration.
+
+use crate::{HEAD, catalogue};
+use forebay_config::{Config, Options, load};
+use proptest::prelude::*;
+
+fn again(config: &Config) -> Config {
+    let text = config.to_string();
+    load(&text, "printed", &catalogue(), Options::default()).unwrap_or_else(|e| panic!("{e}\nin\n{text}"))
+}
+
+fn same(a: &Config, b: &Config) {
+    assert_eq!(a.to_string(), b.to_string());
+    assert_eq!(
+        (&a.gates, &a.profile, a.handler, a.detector, &a.flow, &a.data_layer, &a.parsers),
+        (&b.gates, &b.profile, b.handler, b.detector, &b.flow, &b.data_layer, &b.parsers)
+    );
+    let plugins = |c: &Config| -> Vec<_> {
+        c.plugins.iter().map(|i| (i.name.clone(), i.descriptor.name, i.values.clone())).collect()
+    };
+    assert_eq!(plugins(a), plugins(b));
+}
+
+/// The name of a plugin: also what YAML would take for something else.
+fn a_name() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "[a-z]{1,8}",
+        Just("yes".into()),
+        Just("null".into()),
+        Just("12".into()),
+        Just("a: \"b\" #é\n".into())
+    ]
+}
+
+fn quoted(t: &str) -> String {
+    serde_json::to_string(t).unwrap()
+}
+
+prop_compose! {
+    fn a_text()(
+        gate in any::<bool>(),
+        picker in a_name(),
+        detector in a_name(),
+        picks in 1..5i64,
+        kv in 0.01..=1.0f64,
+        stale in 1..10_000_000_000u64,
+        weight in -1e9..1e9f64,
+        profile in a_name(),
+        listed in any::<bool>(),
+        ttl in proptest::option::of(0..1_000_000_000_000u64),
+        empty in proptest::option::of(0..3u64),
+        bytes in proptest::option::of(prop_oneof![Just("1Gi"), Just("0"), Just("1.5k"), Just("7")]),
+        bands in proptest::collection::btree_map(-100..100i32, proptest::option::of(0..9000u32), 0..5),
+        negative in any::<bool>(),
+        parsers in proptest::sample::subsequence(vec!["openai-parser", "vllmhttp-parser"], 0..=2),
+        inject in any::<bool>(),
+    ) -> String {
+        use std::fmt::Write;
+        let mut t = HEAD.to_owned();
+        writeln!(t, "featureGates: [flowControl={gate}]").unwrap();
+        writeln!(t, "plugins:").unwrap();
+        writeln!(t, "  - {{name: {}, type: max-score-picker, parameters: {{maxNumOfEndpoints: {picks}}}}}", quoted(&format!("p{picker}"))).unwrap();
+        writeln!(t, "  - name: {}\n    type: utilization-detector", quoted(&format!("{detector}d"))).unwrap();
+        writeln!(t, "    parameters: {{kvCacheUtilThreshold: {kv}, metricsStalenessThreshold: {stale}ns}}").unwrap();
+        writeln!(t, "  - type: queue-scorer\n  - type: prefix-cache-scorer\n  - type: metrics-data-source").unwrap();
+        writeln!(t, "  - {{type: core-metrics-extractor, parameters: {{engineConfigs: [{{name: {}}}]}}}}", quoted(&picker)).unwrap();
+        writeln!(t, "  - {{type: priority-holdback-policy, parameters: {{domain: explicit, ceilings: [{{priority: 3, ceiling: {kv}}}]}}}}").unwrap();
+        if listed {
+            writeln!(t, "schedulingProfiles: [{{name: {}, plugins: [{{pluginRef: queue-scorer, weight: {weight}}}]}}]", quoted(&profile)).unwrap();
+        }
+        writeln!(t, "dataLayer: {{injectDefaults: {inject}, sources: [{{pluginRef: metrics-data-source}}]}}").unwrap();
+        writeln!(t, "requestHandler: {{parsers: [{}]}}", parsers.iter().map(|p| format!("{{pluginRef: {p}}}")).collect::<Vec<_>>().join(", ")).unwrap();
+        writeln!(t, "flowControl:\n  saturationDetector: {{pluginRef: {}}}", quoted(&format!("{detector}d"))).unwrap();
+        writeln!(t, "  usageLimitPolicyPluginRef: priority-holdback-policy").unwrap();
+        if let Some(ns) = ttl { writeln!(t, "  defaultRequestTTL: {ns}ns").unwrap(); }
+        if let Some(s) = empty { writeln!(t, "  noEndpointRequestTTL: {s}m").unwrap(); }
+        if let Some(b) = bytes { writeln!(t, "  maxBytes: {b}\n  defaultPriorityBand: {{maxBytes: {b}}}").unwrap(); }
+        if negative { writeln!(t, "  defaultNegativePriorityBand: {{maxRequests: 9}}").unwrap(); }
+        writeln!(t, "  priorityBands:{}", if bands.is_empty() { " []" } else { "" }).unwrap();
+        for (p, n) in bands {
+            writeln!(t, "    - priority: {p}").unwrap();
+            if let Some(n) = n { writeln!(t, "      maxRequests: {n}").unwrap(); }
+        }
+        t
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn printed_configurations_load_again(text in a_text()) {
+        let config = load(&text, "text", &catalogue(), Options::default());
+        let config = config.unwrap_or_else(|e| panic!("{e}\nin\n{text}"));
+        same(&config, &again(&config));
+    }
+}
+
+#[test]
+fn the_built_in_configuration_survives() {
+    let config = load("", "", &catalogue(), Options::default()).unwrap();
+    same(&config, &again(&config));
+    let kernel = load("", "", forebay_kernel::plugins::ALL, Options::default()).unwrap();
+    let text = kernel.to_string();
+    same(&kernel, &load(&text, "", forebay_kernel::plugins::ALL, Options::default()).unwrap());
+}
