@@ -298,15 +298,25 @@ impl<'c> Instances<'c> {
         };
         let index = self.slots.iter().position(|s| s.name == name);
         if index.is_none() && !self.nameless {
-            let d = reference.error(format!("references the undefined plugin {name:?}"));
-            found.push(if self.can_make(name) {
-                d.expected(format!("an item \"type: {name}\" under plugins"))
-            } else {
-                d.expected(format!("the name of {role} listed under plugins"))
-                    .nearest_of(name, self.slots.iter().map(|s| s.name.as_str()))
-            });
+            found.push(self.undefined(reference, name, role));
         }
         index
+    }
+
+    fn undefined(&self, reference: &Item, name: &str, role: &str) -> Diagnostic {
+        if self.can_make(name) {
+            let d = reference.error(format!("references the undefined plugin {name:?}"));
+            return d.expected(format!("an item \"type: {name}\" under plugins"));
+        }
+        if known::is_known(name) {
+            return reference.error(format!(
+                "references {name:?}, a plugin type that is known to llm-d-router, not supported by forebay yet"
+            ));
+        }
+        reference
+            .error(format!("references the undefined plugin {name:?}"))
+            .expected(format!("the name of {role} listed under plugins"))
+            .nearest_of(name, self.slots.iter().map(|s| s.name.as_str()))
     }
 
     /// The finished list. Call it only after everything turned out fine.

@@ -177,7 +177,14 @@ struct Frame {
 
 enum FrameKind {
     List(Vec<Node>),
-    Map { entries: Vec<Entry>, merges: Vec<Node>, key: Option<(String, Position, bool)> },
+    Map {
+        entries: Vec<Entry>,
+        /// The line of each key so far.
+        seen: BTreeMap<String, u32>,
+        merges: Vec<Node>,
+        /// The key whose value comes next, and whether it was plain.
+        key: Option<(String, Position, bool)>,
+    },
 }
 
 struct Builder<'f> {
@@ -209,7 +216,12 @@ impl Builder<'_> {
             }
             Event::SequenceStart(_, anchor, _) => self.open(at, anchor, FrameKind::List(Vec::new())),
             Event::MappingStart(_, anchor, _) => {
-                let kind = FrameKind::Map { entries: Vec::new(), merges: Vec::new(), key: None };
+                let kind = FrameKind::Map {
+                    entries: Vec::new(),
+                    seen: BTreeMap::new(),
+                    merges: Vec::new(),
+                    key: None,
+                };
                 self.open(at, anchor, kind)
             }
             Event::SequenceEnd | Event::MappingEnd => self.close(),
@@ -238,9 +250,9 @@ impl Builder<'_> {
         let frame = self.stack.pop().expect("the parser ends only collections that it started");
         let content = match frame.kind {
             FrameKind::List(items) => Content::List(items),
-            FrameKind::Map { mut entries, merges, .. } => {
+            FrameKind::Map { mut entries, mut seen, merges, .. } => {
                 for source in merges {
-                    self.merge(&mut entries, source);
+                    self.merge(&mut entries, &mut seen, source);
                 }
                 Content::Map(entries)
             }
@@ -250,18 +262,18 @@ impl Builder<'_> {
 
     /// Adds the entries of a `<<` value whose keys are not there yet. They were counted when the value
     /// was placed.
-    fn merge(&mut self, entries: &mut Vec<Entry>, source: Node) {
+    fn merge(&mut self, entries: &mut Vec<Entry>, seen: &mut BTreeMap<String, u32>, source: Node) {
         match source.content {
             Content::Map(more) => {
                 for entry in more {
-                    if !entries.iter().any(|e| e.key == entry.key) {
+                    if seen.insert(entry.key.clone(), entry.at.line).is_none() {
                         entries.push(entry);
                     }
                 }
             }
             Content::List(sources) => {
                 for s in sources {
-                    self.merge(entries, s);
+                    self.merge(entries, seen, s);
                 }
             }
             Content::Scalar(_) => {
@@ -293,16 +305,16 @@ impl Builder<'_> {
         frame.nodes += nodes;
         match &mut frame.kind {
             FrameKind::List(items) => items.push(node),
-            FrameKind::Map { entries, merges, key } => match key.take() {
+            FrameKind::Map { entries, seen, merges, key } => match key.take() {
                 None => return self.begin_entry(node),
                 Some((name, _, plain)) if name == "<<" && plain => merges.push(node),
                 Some((name, at, _)) => {
-                    if let Some(first) = entries.iter().find(|e| e.key == name) {
-                        let line = first.at.line;
+                    if let Some(&line) = seen.get(&name) {
                         let path = join(&self.path(), &name);
                         let message = format!("the key {} is already given in line {line}", quoted(&name));
                         self.found.push(Diagnostic::error(at, path, message).expected("each key once"));
                     } else {
+                        seen.insert(name.clone(), at.line);
                         entries.push(Entry { key: name, at, value: node });
                     }
                 }

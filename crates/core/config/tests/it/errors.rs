@@ -233,6 +233,12 @@ const ROWS: &[Row] = &[
         4,
         &["undefined plugin \"mine\"", "request parser"],
     ),
+    row(
+        "parser that is not supported",
+        "requestHandler:\n  parsers: [{pluginRef: vllmgrpc-parser}]\n",
+        4,
+        &["references \"vllmgrpc-parser\"", "known to llm-d-router, not supported by forebay yet"],
+    ),
     row("parser without ref", "requestHandler:\n  parsers: [{}]\n", 4, &["parsers[0].pluginRef", "missing"]),
     row(
         "parser of the wrong kind",
@@ -430,7 +436,15 @@ fn alpha_plugins_warn_once_or_are_refused() {
     );
 }
 
-const MANY: &str = "\
+#[test]
+fn the_known_types_hold_those_of_the_kernel() {
+    let ours = ["open-gate"];
+    for d in forebay_kernel::plugins::ALL {
+        assert!(forebay_config::known::is_known(d.name) != ours.contains(&d.name), "{}", d.name);
+    }
+}
+
+pub(crate) const MANY: &str = "\
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
 featureGates:

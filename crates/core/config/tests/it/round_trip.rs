@@ -96,6 +96,32 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Cutting, doubling and swapping pieces of a configuration never panics, and a refusal says why.
+    #[test]
+    fn damaged_configurations_are_refused_with_a_reason(
+        text in prop_oneof![Just(crate::errors::MANY.to_owned()), a_text()],
+        cuts in proptest::collection::vec((any::<proptest::sample::Index>(), 0..3usize, "[\\[\\]{}:,&*a~ \n-]{0,2}"), 1..4),
+    ) {
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        for (at, how, piece) in cuts {
+            let i = at.index(lines.len());
+            match how {
+                0 => { lines.remove(i); }
+                1 => { let copy = lines[i].clone(); lines.insert(i, copy); }
+                _ => { let cut = lines[i].chars().count() / 2; lines[i] = lines[i].chars().take(cut).collect::<String>() + &piece; }
+            }
+            if lines.is_empty() { lines.push(String::new()); }
+        }
+        if let Err(found) = load(&lines.join("\n"), "damaged", &catalogue(), Options::default()) {
+            prop_assert!(found.has_errors());
+            prop_assert!(found.0.iter().all(|d| !d.message.is_empty() && d.file == "damaged"));
+        }
+    }
+}
+
 #[test]
 fn the_built_in_configuration_survives() {
     let config = load("", "", &catalogue(), Options::default()).unwrap();
