@@ -1,6 +1,6 @@
 //! `EndpointPickerConfig` and its companions, checked and turned into the kernel plan.
 //!
-//! [`load`] reads a configuration, reports everything that is wrong with it at once, and returns a
+//! [`load()`] reads a configuration, reports everything that is wrong with it at once, and returns a
 //! [`Config`] with every default filled in and every reference resolved; [`Config::plan`] is what the
 //! kernel decides by.
 
@@ -11,7 +11,7 @@ mod flow;
 pub mod gates;
 pub mod instances;
 pub mod known;
-pub mod load;
+mod load;
 pub mod manifests;
 mod params;
 mod print;
