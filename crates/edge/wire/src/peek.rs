@@ -6,7 +6,7 @@
 
 use crate::loose::{Entry, Fields, Loose, Object};
 use crate::path::Api;
-use crate::prompt::{BYTES_PER_TOKEN, Shape, Text, bounded};
+use crate::prompt::{BYTES_PER_TOKEN, Shape, Text, bounded, text_of};
 use serde::de::{DeserializeSeed, Error as _, MapAccess};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
@@ -250,7 +250,12 @@ impl<'a> Fields<'a> for Top<'a> {
             }
             _ if self.prompt_shape(key).is_some() => {
                 let shape = self.prompt_shape(key).unwrap_or(Shape::Content);
-                self.peek.has_prompt |= entry.seed(Text { out: &mut self.peek.prompt, shape })?;
+                // A prompt is mostly one string or one list of numbers, messages are objects to be walked once.
+                self.peek.has_prompt |= if shape == Shape::Prompt {
+                    text_of::<M::Error>(entry.read::<&'a RawValue>()?.get(), &mut self.peek.prompt, shape)?
+                } else {
+                    entry.seed(Text { out: &mut self.peek.prompt, shape })?
+                };
             }
             _ => entry.skip()?,
         }

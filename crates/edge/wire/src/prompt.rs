@@ -25,6 +25,101 @@ pub(crate) enum Shape {
     Content,
 }
 
+/// Appends the text of a JSON value to `out`; gives whether the value is neither null nor empty.
+///
+/// Long texts with many escapes and long lists of token ids are nearly all of a large body; both are read here several
+/// times faster than through serde. The value has been checked to be JSON.
+pub(crate) fn text_of<E: serde::de::Error>(raw: &str, out: &mut Vec<u8>, shape: Shape) -> Result<bool, E> {
+    if let Some(string) = raw.strip_prefix('"') {
+        let string = string.strip_suffix('"').unwrap_or(string);
+        unescape(string, out);
+        return Ok(!string.is_empty());
+    }
+    if shape == Shape::Prompt
+        && let Some(any) = token_ids(raw, out)
+    {
+        return Ok(any);
+    }
+    let mut json = serde_json::Deserializer::from_str(raw);
+    Text { out, shape }.deserialize(&mut json).map_err(|e| E::custom(crate::peek::bare(&e)))
+}
+
+/// Appends a valid JSON string's characters. A surrogate without its partner becomes U+FFFD.
+fn unescape(string: &str, out: &mut Vec<u8>) {
+    let mut rest = string.as_bytes();
+    out.reserve(rest.len());
+    while let Some(at) = memchr::memchr(b'\\', rest) {
+        out.extend_from_slice(&rest[..at]);
+        let plain = match rest.get(at + 1) {
+            Some(b'n') => b'\n',
+            Some(b't') => b'\t',
+            Some(b'r') => b'\r',
+            Some(b'b') => 8,
+            Some(b'f') => 12,
+            Some(b'u') => {
+                let (c, used) = unicode(&rest[at..]);
+                out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
+                rest = &rest[at + used..];
+                continue;
+            }
+            Some(other) => *other,
+            None => b'\\',
+        };
+        out.push(plain);
+        rest = rest.get(at + 2..).unwrap_or(&[]);
+    }
+    out.extend_from_slice(rest);
+}
+
+/// The character of a `\uXXXX` escape, or of two that are a surrogate pair, and the bytes it takes.
+fn unicode(escape: &[u8]) -> (char, usize) {
+    let unit = |at: usize| {
+        let hex = escape.get(at..at + 6).filter(|e| e.starts_with(b"\\u")).map(|e| &e[2..])?;
+        u16::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok()
+    };
+    let Some(first) = unit(0) else {
+        return (char::REPLACEMENT_CHARACTER, escape.len().min(6));
+    };
+    if let Some(c) = char::from_u32(u32::from(first)) {
+        return (c, 6);
+    }
+    match unit(6).map(|second| char::decode_utf16([first, second]).next()) {
+        Some(Some(Ok(c))) => (c, 12),
+        _ => (char::REPLACEMENT_CHARACTER, 6),
+    }
+}
+
+/// Appends the numbers of an array, or of an array of arrays, that holds nothing but small whole numbers; gives
+/// whether it holds any. Anything else gives `None` and leaves `out` as it was.
+fn token_ids(raw: &str, out: &mut Vec<u8>) -> Option<bool> {
+    let bytes = raw.as_bytes();
+    if bytes.first() != Some(&b'[') {
+        return None;
+    }
+    let start = out.len();
+    let (mut depth, mut id) = (0, None);
+    for b in bytes {
+        match b {
+            b'0'..=b'9' => {
+                let so_far: u64 = id.unwrap_or(0);
+                id = Some(so_far.wrapping_mul(10).wrapping_add(u64::from(b - b'0')));
+                continue;
+            }
+            b',' | b' ' | b'\n' | b'\r' | b'\t' | b']' => {}
+            b'[' if depth < 2 => depth += 1,
+            _ => {
+                out.truncate(start);
+                return None;
+            }
+        }
+        if let Some(id) = id.take() {
+            out.extend_from_slice(&(id as u32).to_le_bytes());
+        }
+        depth -= i32::from(*b == b']');
+    }
+    Some(out.len() > start)
+}
+
 /// Appends the text of any value to `out`; yields whether the value is neither null nor empty.
 pub(crate) struct Text<'o> {
     pub(crate) out: &'o mut Vec<u8>,
@@ -106,7 +201,7 @@ impl<'de> Fields<'de> for Message<'_> {
                 }
             }
             "content" | "text" | "thinking" | "name" | "arguments" | "output" | "summary" => {
-                entry.seed(Text { out: self.out, shape: Shape::Content })?;
+                text_of::<M::Error>(entry.read::<&RawValue>()?.get(), self.out, Shape::Content)?;
             }
             // The input of a tool call, as it is written.
             "input" => {
@@ -210,4 +305,45 @@ impl<'de> Fields<'de> for Media<'_> {
 /// Pads with zeros to a whole token.
 pub(crate) fn align(out: &mut Vec<u8>) {
     out.resize(out.len().next_multiple_of(BYTES_PER_TOKEN), 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unescaped(string: &str) -> String {
+        let mut out = Vec::new();
+        unescape(string, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn escapes() {
+        assert_eq!(unescaped(r#"a\"\\\/\b\f\n\r\tz"#), "a\"\\/\u{8}\u{c}\n\r\tz");
+        assert_eq!(unescaped(r"\u00e9\uD83D\uDE00é\u0000"), "é😀é\0");
+        assert_eq!(unescaped(r"\ud83dx\ude00\ud83d\u0041"), "\u{fffd}x\u{fffd}\u{fffd}A");
+        assert_eq!(unescaped(r"\ud83d"), "\u{fffd}");
+    }
+
+    #[test]
+    fn only_plain_token_ids_take_the_short_way() {
+        for (raw, any, ids) in [
+            ("[1, 2,\n3]", Some(true), &[1_u32, 2, 3][..]),
+            ("[[1],[],[2,4294967295]]", Some(true), &[1, 2, u32::MAX]),
+            ("[]", Some(false), &[]),
+            ("[[]]", Some(false), &[]),
+            ("[1,-2]", None, &[]),
+            ("[1.5]", None, &[]),
+            ("[1e2]", None, &[]),
+            ("[[[1]]]", None, &[]),
+            ("[1,\"a\"]", None, &[]),
+            ("{}", None, &[]),
+        ] {
+            let mut out = b"old".to_vec();
+            assert_eq!(token_ids(raw, &mut out), any, "{raw}");
+            let expected: Vec<u8> =
+                b"old".iter().copied().chain(ids.iter().flat_map(|id| id.to_le_bytes())).collect();
+            assert_eq!(out, expected, "{raw}");
+        }
+    }
 }
