@@ -142,8 +142,49 @@ fn split_at_every_byte() {
     }
 }
 
+#[test]
+fn plain_content_is_told_without_parsing() {
+    for (plain, data) in [
+        (true, r#"{"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}],"usage":null}"#),
+        (true, r#"{"choices":[{"text":"\"type\" \"usage\"","finish_reason":null}]}"#),
+        (false, r#"{"choices":[{"delta":{"content":""}}]}"#),
+        (false, r#"{"choices":[{"delta":{"content": "a"}}]}"#),
+        (false, r#"{"choices":[{"text":"a","finish_reason":"stop"}]}"#),
+        (false, r#"{"choices":[{"text":"a","finish_reason": null}]}"#),
+        (false, r#"{"choices":[{"text":"a","finish_reason":null},{"text":"a","finish_reason":"stop"}]}"#),
+        (false, r#"{"choices":[{"text":"a"}],"usage":{"prompt_tokens":1}}"#),
+        (false, r#"{"choices":[{"text":"a"}],"error":{}}"#),
+        (false, r#"{"type":"content_block_delta","delta":{"text":"a"}}"#),
+        (false, r#"{"choices":[{"text":"a"#),
+    ] {
+        assert_eq!(is_plain_content(data.as_bytes()), plain, "{data}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn telling_and_parsing_agree(
+        texts in proptest::collection::vec((any::<bool>(), "[a\"\\\\{}:]{0,6}|\"(usage|type|error)\":"), 1..3),
+        finish in proptest::option::of("[a-z]{1,4}"),
+        usage in proptest::option::of(0_u64..9),
+    ) {
+        let choices: Vec<_> = texts.iter().map(|(chat, text)| if *chat {
+            serde_json::json!({"delta": {"content": text}, "finish_reason": finish})
+        } else {
+            serde_json::json!({"text": text, "finish_reason": finish})
+        }).collect();
+        let usage = usage.map(|n| serde_json::json!({"prompt_tokens": n}));
+        let data = serde_json::json!({"choices": choices, "usage": usage}).to_string();
+        if is_plain_content(data.as_bytes()) {
+            let mut scanner = Scanner::default();
+            scanner.parse(&data);
+            prop_assert_eq!(scanner.report(), &Report { content_events: 1, ..Report::default() });
+        } else {
+            prop_assert!(finish.is_some() || usage.is_some() || texts.iter().any(|(_, text)| text.is_empty()));
+        }
+    }
 
     #[test]
     fn any_slicing_gives_the_same(
