@@ -259,11 +259,11 @@ impl Manifests {
 
     /// The model to use instead of `model`, if a rule says so. An exact match beats a rule for all
     /// models; then the order of the files counts. `draw` is uniform in 0..1 and chooses among targets
-    /// by weight.
-    pub fn rewrite(&self, model: &str, draw: f64) -> Option<&str> {
+    /// by weight. Returns the name of the manifest and the model.
+    pub fn rewrite(&self, model: &str, draw: f64) -> Option<(&str, &str)> {
         let exact = self.rules.iter().find(|r| r.models.iter().any(|m| m == model));
         let rule = exact.or_else(|| self.rules.iter().find(|r| r.models.is_empty()))?;
-        rule.target(draw)
+        Some((&rule.manifest, rule.target(draw)?))
     }
 }
 

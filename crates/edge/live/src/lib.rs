@@ -1,1 +1,20 @@
-//! The kernel in real time: lock, waiters, scraping, discovery, metrics.
+//! The kernel in real time: a lock around it, waiters, a timer thread, scraping, discovery and metrics.
+//!
+//! Nothing here decides. A request [enters](router::Router::enter), waits for the kernel's decision, and
+//! holds a [`Ticket`] until it ends.
+
+pub mod clock;
+pub mod discovery;
+pub mod endpoints;
+pub mod engines;
+pub mod journal;
+pub mod lines;
+pub mod metrics;
+pub mod plugins;
+pub mod router;
+pub mod scrape;
+
+pub use clock::Clock;
+pub use endpoints::Upstream;
+pub use metrics::{Completed, Series};
+pub use router::{Options, Refused, Router, Ticket, View};

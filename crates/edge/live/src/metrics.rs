@@ -1,0 +1,656 @@
+//! Prometheus metrics, with llm-d-router's names, labels and buckets; forebay's own under `forebay_`.
+//!
+//! What happens per request is recorded through a [`Series`], whose label sets are resolved once per
+//! (model, target, fairness id, priority). What the kernel knows is read when metrics are asked for.
+
+use crate::endpoints::Upstream;
+use crate::router::View;
+use forebay_base::Span;
+use forebay_kernel::{End, QueueOutcome};
+use parking_lot::RwLock;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+type Labels = Vec<(&'static str, String)>;
+type Histograms = Family<Labels, Histogram, fn() -> Histogram>;
+type FloatGauge = Gauge<f64, AtomicU64>;
+
+/// Distinct values of a client-given label are capped for the life of the process; the rest share this.
+const OVERFLOW: &str = "other";
+/// Model names, and fairness ids, that get series of their own.
+const MAX_VALUES: usize = 1000;
+
+const LATENCY: [f64; 35] = [
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0,
+    20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0,
+    3600.0,
+];
+const FINE: [f64; 10] = [1e-4, 2e-4, 5e-4, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1];
+const QUEUE: [f64; 16] =
+    [1e-4, 5e-4, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+/// 32778 is a slip that llm-d-router keeps for its dashboards, and so do we.
+const TOKENS: [f64; 19] = [
+    1.0,
+    8.0,
+    16.0,
+    32.0,
+    64.0,
+    128.0,
+    256.0,
+    512.0,
+    1024.0,
+    2048.0,
+    4096.0,
+    8192.0,
+    16384.0,
+    32778.0,
+    65536.0,
+    131_072.0,
+    262_144.0,
+    524_288.0,
+    1_048_576.0,
+];
+const TPOT: [f64; 19] = [
+    5e-4, 0.00205, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0,
+    2.0,
+];
+const ITL: [f64; 15] = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0];
+const NTPOT: [f64; 13] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0];
+const PROCESSING: [f64; 16] =
+    [5e-4, 0.001, 0.002, 0.005, 0.01, 0.015, 0.025, 0.04, 0.06, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+
+fn latency() -> Histogram {
+    Histogram::new(LATENCY)
+}
+fn ttft() -> Histogram {
+    Histogram::new(LATENCY.into_iter().take_while(|b| *b <= 120.0))
+}
+fn fine() -> Histogram {
+    Histogram::new(FINE)
+}
+fn queue() -> Histogram {
+    Histogram::new(QUEUE)
+}
+fn tokens() -> Histogram {
+    Histogram::new(TOKENS)
+}
+fn output_tokens() -> Histogram {
+    Histogram::new(TOKENS.into_iter().take_while(|b| *b <= 8192.0))
+}
+fn tpot() -> Histogram {
+    Histogram::new(TPOT)
+}
+fn itl() -> Histogram {
+    Histogram::new(ITL)
+}
+fn ntpot() -> Histogram {
+    Histogram::new(NTPOT)
+}
+/// 64 B doubling to 1 GiB.
+fn request_bytes() -> Histogram {
+    Histogram::new((0..25).map(|k| (64u64 << k) as f64))
+}
+/// 1, then 8 B doubling to 64 KiB.
+fn response_bytes() -> Histogram {
+    Histogram::new(std::iter::once(1.0).chain((0..14).map(|k| f64::from(8u32 << k))))
+}
+fn ratio() -> Histogram {
+    Histogram::new((0..=10).map(|k| f64::from(k) / 10.0))
+}
+
+/// The families of one router.
+struct Families {
+    queue_duration: Histograms,
+    enqueue_duration: Histograms,
+    queue_size: Family<Labels, Gauge>,
+    queue_bytes: Family<Labels, Gauge>,
+    flow_requests: Family<Labels, Counter>,
+    requests: Family<Labels, Counter>,
+    errors: Family<Labels, Counter>,
+    duration: Histograms,
+    request_bytes: Histograms,
+    response_bytes: Histograms,
+    input_tokens: Histograms,
+    cached_tokens: Histograms,
+    output_tokens: Histograms,
+    running: Family<Labels, Gauge>,
+    ntpot: Histograms,
+    ttft: Histograms,
+    tpot: Histograms,
+    itl: Histograms,
+    attempts: Family<Labels, Counter>,
+    rewrites: Family<Labels, Counter>,
+    poll_errors: Family<Labels, Counter>,
+    unknown_objectives: Counter,
+    cycle: Histogram,
+    scheduler: Histogram,
+    processing: Histogram,
+    prefix_ratio: Histograms,
+}
+
+fn histograms(make: fn() -> Histogram) -> Histograms {
+    Family::new_with_constructor(make)
+}
+
+impl Families {
+    fn new() -> Families {
+        Families {
+            queue_duration: histograms(queue),
+            enqueue_duration: histograms(fine),
+            queue_size: Family::default(),
+            queue_bytes: Family::default(),
+            flow_requests: Family::default(),
+            requests: Family::default(),
+            errors: Family::default(),
+            duration: histograms(latency),
+            request_bytes: histograms(request_bytes),
+            response_bytes: histograms(response_bytes),
+            input_tokens: histograms(tokens),
+            cached_tokens: histograms(tokens),
+            output_tokens: histograms(output_tokens),
+            running: Family::default(),
+            ntpot: histograms(ntpot),
+            ttft: histograms(ttft),
+            tpot: histograms(tpot),
+            itl: histograms(itl),
+            attempts: Family::default(),
+            rewrites: Family::default(),
+            poll_errors: Family::default(),
+            unknown_objectives: Counter::default(),
+            cycle: fine(),
+            scheduler: fine(),
+            processing: Histogram::new(PROCESSING),
+            prefix_ratio: histograms(ratio),
+        }
+    }
+}
+
+/// All metrics of one router.
+pub struct Metrics {
+    pool: String,
+    families: Families,
+    registry: Registry,
+    series: RwLock<HashMap<SeriesKey, Arc<Series>>>,
+    models: RwLock<HashSet<String>>,
+    fairness: RwLock<HashSet<String>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct SeriesKey {
+    model: String,
+    target: String,
+    fairness: String,
+    requested: i32,
+    effective: i32,
+}
+
+/// The metrics of one (model, target model, fairness id, priority), label sets resolved.
+pub struct Series {
+    key: SeriesKey,
+    requests: Counter,
+    running: Gauge,
+    queue_size: Gauge,
+    queue_bytes: Gauge,
+    enqueued: Histogram,
+    outcomes: [OnceLock<(Histogram, Counter)>; QueueOutcome::ALL.len()],
+    duration: Histogram,
+    request_bytes: Histogram,
+    response_bytes: Histogram,
+    input_tokens: Histogram,
+    cached_tokens: Histogram,
+    output_tokens: Histogram,
+    ntpot: Histogram,
+    ttft: [Histogram; 2],
+    tpot: Histogram,
+    itl: Histogram,
+}
+
+/// What is known of a request when it is over.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Completed {
+    /// From its arrival to its end.
+    pub total: Duration,
+    /// From its arrival to the first token; for answers that do not stream, to the end.
+    pub ttft: Option<Duration>,
+    /// Whether the answer streamed.
+    pub streamed: bool,
+    /// Prompt tokens, if known.
+    pub input_tokens: Option<u64>,
+    /// Of these, cached ones.
+    pub cached_tokens: Option<u64>,
+    /// Output tokens, if known or estimated.
+    pub output_tokens: Option<u64>,
+    /// Bytes of the answer's body.
+    pub response_bytes: u64,
+}
+
+impl Series {
+    /// An engine's answer is complete.
+    pub fn completed(&self, c: &Completed) {
+        self.duration.observe(c.total.as_secs_f64());
+        self.response_bytes.observe(c.response_bytes as f64);
+        if let Some(ttft) = c.ttft {
+            self.ttft[usize::from(c.streamed)].observe(ttft.as_secs_f64());
+        }
+        if let Some(n) = c.input_tokens {
+            self.input_tokens.observe(n as f64);
+        }
+        if let Some(n) = c.cached_tokens {
+            self.cached_tokens.observe(n as f64);
+        }
+        let Some(n) = c.output_tokens.filter(|n| *n > 0) else { return };
+        self.output_tokens.observe(n as f64);
+        self.ntpot.observe(c.total.as_secs_f64() / n as f64);
+        if let Some(ttft) = c.ttft.filter(|_| c.streamed && n > 1) {
+            self.tpot.observe(c.total.saturating_sub(ttft).as_secs_f64() / (n - 1) as f64);
+        }
+    }
+
+    /// Time between two chunks of a stream.
+    pub fn gap(&self, gap: Duration) {
+        self.itl.observe(gap.as_secs_f64());
+    }
+
+    pub(crate) fn entered(&self, bytes: u64, started: Instant) {
+        self.queue_size.inc();
+        self.queue_bytes.inc_by(i64::try_from(bytes).unwrap_or(i64::MAX));
+        self.enqueued.observe(started.elapsed().as_secs_f64());
+    }
+
+    pub(crate) fn started(&self) {
+        self.running.inc();
+    }
+
+    pub(crate) fn stopped(&self) {
+        self.running.dec();
+    }
+
+    /// A request of this series has come, with this many body bytes.
+    pub fn arrived(&self, bytes: u64) {
+        self.requests.inc();
+        self.request_bytes.observe(bytes as f64);
+    }
+}
+
+impl Metrics {
+    pub(crate) fn new(pool: String) -> Metrics {
+        let families = Families::new();
+        let registry = register(&families);
+        Metrics {
+            pool,
+            families,
+            registry,
+            series: RwLock::default(),
+            models: RwLock::default(),
+            fairness: RwLock::default(),
+        }
+    }
+
+    /// The value itself, or `other` once there are too many.
+    fn capped(seen: &RwLock<HashSet<String>>, value: &str) -> String {
+        if !seen.read().contains(value) {
+            let mut seen = seen.write();
+            if seen.len() >= MAX_VALUES {
+                return OVERFLOW.to_owned();
+            }
+            seen.insert(value.to_owned());
+        }
+        value.to_owned()
+    }
+
+    /// The series of a request. `requested` is the priority it asked for, `effective` that of its band.
+    pub fn series(
+        &self,
+        model: &str,
+        target: &str,
+        fairness: &str,
+        requested: i32,
+        effective: i32,
+    ) -> Arc<Series> {
+        let key = SeriesKey {
+            model: Self::capped(&self.models, model),
+            target: Self::capped(&self.models, target),
+            fairness: Self::capped(&self.fairness, fairness),
+            requested,
+            effective,
+        };
+        if let Some(s) = self.series.read().get(&key) {
+            return s.clone();
+        }
+        self.series.write().entry(key.clone()).or_insert_with(|| Arc::new(self.resolve(key))).clone()
+    }
+
+    fn resolve(&self, key: SeriesKey) -> Series {
+        let f = &self.families;
+        let r = request_labels(&key, key.requested);
+        let queued = vec![
+            ("fairness_id", key.fairness.clone()),
+            ("priority", key.requested.to_string()),
+            ("inference_pool", self.pool.clone()),
+            ("model_name", key.model.clone()),
+            ("target_model_name", key.target.clone()),
+        ];
+        let enqueued = vec![
+            ("fairness_id", key.fairness.clone()),
+            ("priority", key.effective.to_string()),
+            ("outcome", "NotYetFinalized".to_owned()),
+        ];
+        let streaming = |flag: bool| {
+            let mut labels = r.clone();
+            labels.push(("streaming", flag.to_string()));
+            f.ttft.get_or_create_owned(&labels)
+        };
+        Series {
+            requests: f.requests.get_or_create_owned(&r),
+            running: f.running.get_or_create_owned(&r),
+            queue_size: f.queue_size.get_or_create_owned(&queued),
+            queue_bytes: f.queue_bytes.get_or_create_owned(&queued),
+            enqueued: f.enqueue_duration.get_or_create_owned(&enqueued),
+            outcomes: Default::default(),
+            duration: f.duration.get_or_create_owned(&r),
+            request_bytes: f.request_bytes.get_or_create_owned(&r),
+            response_bytes: f.response_bytes.get_or_create_owned(&r),
+            input_tokens: f.input_tokens.get_or_create_owned(&r),
+            cached_tokens: f.cached_tokens.get_or_create_owned(&r),
+            output_tokens: f.output_tokens.get_or_create_owned(&r),
+            ntpot: f.ntpot.get_or_create_owned(&r),
+            ttft: [streaming(false), streaming(true)],
+            tpot: f.tpot.get_or_create_owned(&r),
+            itl: f.itl.get_or_create_owned(&r),
+            key,
+        }
+    }
+
+    pub(crate) fn left_queue(&self, s: &Series, bytes: u64, outcome: QueueOutcome, waited: Span) {
+        s.queue_size.dec();
+        s.queue_bytes.dec_by(i64::try_from(bytes).unwrap_or(i64::MAX));
+        let (waits, count) = s.outcomes[outcome.index()].get_or_init(|| self.outcome(&s.key, outcome));
+        waits.observe(waited.as_secs_f64());
+        count.inc();
+    }
+
+    fn outcome(&self, key: &SeriesKey, outcome: QueueOutcome) -> (Histogram, Counter) {
+        let waits = vec![
+            ("fairness_id", key.fairness.clone()),
+            ("priority", key.effective.to_string()),
+            ("outcome", outcome.label().to_owned()),
+            ("inference_pool", self.pool.clone()),
+            ("model_name", key.model.clone()),
+            ("target_model_name", key.target.clone()),
+        ];
+        let counts = vec![
+            ("outcome", outcome.label().to_owned()),
+            ("priority", key.requested.to_string()),
+            ("inference_pool", self.pool.clone()),
+        ];
+        (
+            self.families.queue_duration.get_or_create_owned(&waits),
+            self.families.flow_requests.get_or_create_owned(&counts),
+        )
+    }
+
+    pub(crate) fn cycle(&self, took: Duration) {
+        self.families.cycle.observe(took.as_secs_f64());
+    }
+
+    /// The kernel call that decided a request has taken this long.
+    pub(crate) fn scheduling(&self, took: Duration) {
+        self.families.scheduler.observe(took.as_secs_f64());
+    }
+
+    /// Scheduling has chosen this endpoint, or none.
+    pub(crate) fn scheduled(&self, s: &Series, upstream: Option<&Upstream>) {
+        let name = upstream.map_or("", |u| u.spec.name.as_str());
+        let (namespace, name) = name.split_once('/').unwrap_or(("", name));
+        let labels = vec![
+            ("status", if upstream.is_some() { "success" } else { "failure" }.to_owned()),
+            ("target_model_name", s.key.target.clone()),
+            ("endpoint_name", name.to_owned()),
+            ("namespace", namespace.to_owned()),
+            ("port", upstream.map_or(String::new(), |u| u.address.port().to_string())),
+        ];
+        self.families.attempts.get_or_create(&labels).inc();
+    }
+
+    pub(crate) fn poll_failed(&self) {
+        let labels = vec![("source_type", "metrics-data-source".to_owned())];
+        self.families.poll_errors.get_or_create(&labels).inc();
+    }
+
+    /// The router has spent this long on a request before it was sent on or refused, queue included.
+    pub fn processed(&self, processing: Duration) {
+        self.families.processing.observe(processing.as_secs_f64());
+    }
+
+    /// Share of a prompt, 0 to 1, that the chosen endpoint is believed to hold.
+    pub fn prefix_hit(&self, share: f64) {
+        let labels = vec![
+            ("plugin_name", "approx-prefix-cache-producer".to_owned()),
+            ("plugin_type", "approx-prefix-cache-producer".to_owned()),
+        ];
+        self.families.prefix_ratio.get_or_create(&labels).observe(share);
+    }
+
+    /// A request has failed; `code` as llm-d-router names it.
+    pub fn failed(&self, s: &Series, code: &'static str) {
+        let mut labels = request_labels(&s.key, s.key.requested);
+        labels.push(("error_code", code.to_owned()));
+        self.families.errors.get_or_create(&labels).inc();
+    }
+
+    /// A model was rewritten by a rule of this name.
+    pub fn rewritten(&self, rule: &str, model: &str, target: &str) {
+        let labels = vec![
+            ("model_rewrite_name", rule.to_owned()),
+            ("model_name", Self::capped(&self.models, model)),
+            ("target_model", target.to_owned()),
+        ];
+        self.families.rewrites.get_or_create(&labels).inc();
+    }
+
+    /// A request named an objective that does not exist.
+    pub fn unknown_objective(&self) {
+        self.families.unknown_objectives.inc();
+    }
+
+    /// Requests that named an objective that does not exist, so far.
+    pub fn unknown_objectives(&self) -> u64 {
+        self.families.unknown_objectives.get()
+    }
+
+    /// Everything as OpenMetrics text. `dropped` access log lines are told, too.
+    pub fn render(&self, view: Option<&View>, dropped: u64) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = encode_registry(&mut text, &self.registry);
+        if let Some(view) = view {
+            let _ = encode_registry(&mut text, &read_when_asked(view, &self.pool));
+        }
+        let mut own = Registry::with_prefix("forebay");
+        let lines: Counter = Counter::default();
+        lines.inc_by(dropped);
+        own.register(
+            "access_log_dropped_lines",
+            "Access log lines that the file did not keep up with",
+            lines,
+        );
+        let unknown = self.families.unknown_objectives.clone();
+        own.register("unknown_objectives", "Requests that named an objective that does not exist", unknown);
+        let _ = encode_registry(&mut text, &own);
+        let _ = encode_eof(&mut text);
+        text
+    }
+}
+
+fn request_labels(key: &SeriesKey, priority: i32) -> Labels {
+    vec![
+        ("model_name", key.model.clone()),
+        ("target_model_name", key.target.clone()),
+        ("fairness_id", key.fairness.clone()),
+        ("priority", priority.to_string()),
+    ]
+}
+
+fn register(f: &Families) -> Registry {
+    let mut r = Registry::with_prefix("llm_d_epp");
+    let flow = "flow_control_";
+    let n = |name: &str| format!("{flow}{name}");
+    r.register(n("request_queue_duration_seconds"), "Time in the queue", f.queue_duration.clone());
+    r.register(n("request_enqueue_duration_seconds"), "Time to queue a request", f.enqueue_duration.clone());
+    r.register(n("dispatch_cycle_duration_seconds"), "Time of a dispatch cycle", f.cycle.clone());
+    r.register(n("queue_size"), "Requests in the queue", f.queue_size.clone());
+    r.register(n("queue_bytes"), "Body bytes in the queue", f.queue_bytes.clone());
+    r.register(n("requests"), "Queue outcomes", f.flow_requests.clone());
+    r.register("request", "Requests", f.requests.clone());
+    r.register("request_error", "Requests that failed", f.errors.clone());
+    r.register("request_duration_seconds", "Time from arrival to the end of the answer", f.duration.clone());
+    r.register("request_size_bytes", "Bytes of request bodies", f.request_bytes.clone());
+    r.register("response_size_bytes", "Bytes of answers", f.response_bytes.clone());
+    r.register("request_input_tokens", "Prompt tokens", f.input_tokens.clone());
+    r.register("request_cached_tokens", "Prompt tokens that the engine had cached", f.cached_tokens.clone());
+    r.register("request_output_tokens", "Output tokens", f.output_tokens.clone());
+    r.register("request_running", "Requests at an endpoint", f.running.clone());
+    r.register("request_ntpot_seconds", "Total time per output token", f.ntpot.clone());
+    r.register("request_ttft_seconds", "Time to first token", f.ttft.clone());
+    r.register("request_streaming_tpot_seconds", "Time per output token after the first", f.tpot.clone());
+    r.register("request_streaming_itl_seconds", "Time between chunks", f.itl.clone());
+    r.register(
+        "request_processing_duration_seconds",
+        "Time until sent on, queue included",
+        f.processing.clone(),
+    );
+    r.register("scheduler_e2e_duration_seconds", "Time of the deciding call", f.scheduler.clone());
+    r.register("scheduler_attempts", "Scheduling attempts", f.attempts.clone());
+    r.register("model_rewrite_decisions", "Model rewrites", f.rewrites.clone());
+    r.register("datalayer_poll_errors", "Scrapes that failed", f.poll_errors.clone());
+    r.register("prefix_indexer_hit_ratio", "Share of a prompt found in the index", f.prefix_ratio.clone());
+    let info: Family<Labels, Gauge> = Family::default();
+    let build = env!("CARGO_PKG_VERSION");
+    info.get_or_create(&vec![("commit", String::new()), ("build_ref", format!("forebay-{build}"))]).set(1);
+    r.register("info", "The build", info);
+    r
+}
+
+/// Gauges and counters that are views of the kernel.
+fn read_when_asked(view: &View, pool: &str) -> Registry {
+    let mut r = Registry::default();
+    flow_gauges(&mut r, view, pool);
+    pool_gauges(&mut r, view, pool);
+    own_metrics(&mut r, view);
+    r
+}
+
+fn flow_gauges(r: &mut Registry, view: &View, pool: &str) {
+    let p = "llm_d_epp_flow_control_";
+    let saturation: Family<Labels, FloatGauge> = Family::default();
+    let s = &view.saturation;
+    for (stage, value) in [("prefill", s.prefill), ("decode", s.decode), ("effective", Some(s.effective))] {
+        if let Some(v) = value {
+            let labels = vec![("inference_pool", pool.to_owned()), ("stage", stage.to_owned())];
+            saturation.get_or_create(&labels).set(v);
+        }
+    }
+    r.register(format!("{p}pool_saturation"), "Saturation by stage", saturation);
+    let stale: Family<Labels, Gauge> = Family::default();
+    stale.get_or_create(&vec![("detector", "utilization-detector".to_owned())]).set(i64::from(s.stale));
+    r.register(format!("{p}stale_endpoints"), "Endpoints whose metrics are missing or too old", stale);
+    if !view.flow_control {
+        return;
+    }
+    let (requests, bytes): (Family<Labels, FloatGauge>, Family<Labels, FloatGauge>) = Default::default();
+    for b in &view.bands {
+        let labels = vec![("priority", b.priority.to_string()), ("inference_pool", pool.to_owned())];
+        requests.get_or_create(&labels).set(b.requests as f64 / b.max_requests as f64);
+        bytes.get_or_create(&labels).set(b.bytes as f64 / b.max_bytes as f64);
+    }
+    r.register(format!("{p}capacity_utilization_requests"), "Used share of a band's request limit", requests);
+    r.register(format!("{p}capacity_utilization_bytes"), "Used share of a band's byte limit", bytes);
+    let globals = [("requests", view.queued.0, view.limits.0), ("bytes", view.queued.1, view.limits.1)];
+    for (what, used, limit) in globals {
+        if let Some(limit) = limit.filter(|l| *l > 0) {
+            let g: Family<Labels, FloatGauge> = Family::default();
+            g.get_or_create(&vec![("inference_pool", pool.to_owned())]).set(used as f64 / limit as f64);
+            r.register(format!("{p}global_capacity_utilization_{what}"), "Used share of the global limit", g);
+        }
+    }
+}
+
+/// Mean and population standard deviation.
+fn spread(values: &[f64]) -> (f64, f64) {
+    let n = values.len().max(1) as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let variance = values.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>() / n;
+    (mean, variance.sqrt())
+}
+
+fn pool_gauges(r: &mut Registry, view: &View, pool: &str) {
+    let p = "llm_d_epp_";
+    let name = vec![("name", pool.to_owned())];
+    let read = |f: fn(&crate::router::EndpointView) -> Option<f64>| -> Vec<f64> {
+        view.endpoints.iter().filter_map(f).collect()
+    };
+    for (what, help, values) in [
+        ("kv_cache_utilization", "Used share of KV caches", read(|e| e.sample.kv.value())),
+        ("queue_size", "Waiting requests per endpoint", read(|e| e.sample.waiting.value())),
+        ("running_requests", "Running requests per endpoint", read(|e| e.sample.running.value())),
+    ] {
+        let (mean, deviation) = spread(&values);
+        for (kind, value) in [("average", mean), ("std_dev", deviation)] {
+            let g: Family<Labels, FloatGauge> = Family::default();
+            g.get_or_create(&name).set(value);
+            r.register(format!("{p}{kind}_{what}"), help, g);
+        }
+    }
+    let ready: Family<Labels, Gauge> = Family::default();
+    ready.get_or_create(&name).set(i64::try_from(view.endpoints.len()).unwrap_or(i64::MAX));
+    r.register(format!("{p}ready_endpoints"), "Endpoints in the pool", ready);
+    let queues: Family<Labels, FloatGauge> = Family::default();
+    for e in &view.endpoints {
+        if let Some(waiting) = e.sample.waiting.value() {
+            let labels = vec![("name", pool.to_owned()), ("model_server_endpoint", e.name.clone())];
+            queues.get_or_create(&labels).set(waiting);
+        }
+    }
+    r.register(format!("{p}per_endpoint_queue_size"), "Waiting requests of an endpoint", queues);
+    let index: Family<Labels, Gauge> = Family::default();
+    let plugin = "approx-prefix-cache-producer".to_owned();
+    index
+        .get_or_create(&vec![("plugin_name", plugin.clone()), ("plugin_type", plugin)])
+        .set(i64::try_from(view.index_bytes).unwrap_or(i64::MAX));
+    r.register(format!("{p}prefix_indexer_size"), "Bytes of the prefix index", index);
+}
+
+fn own_metrics(r: &mut Registry, view: &View) {
+    let counter = |n: u64| {
+        let c: Counter = Counter::default();
+        c.inc_by(n);
+        c
+    };
+    let l = &view.ledgers;
+    r.register("forebay_requests_accepted", "Requests offered to the kernel", counter(l.accepted));
+    let ended: Family<Labels, Counter> = Family::default();
+    for end in End::ALL {
+        ended.get_or_create(&vec![("end", end.label().to_owned())]).inc_by(l.ended[end.index()]);
+    }
+    r.register("forebay_requests_ended", "Requests ended, each once: accepted = ended + live", ended);
+    let live: Gauge = Gauge::default();
+    live.set(i64::try_from(l.live).unwrap_or(i64::MAX));
+    r.register("forebay_requests_live", "Requests queued or running", live);
+    let (requests, pending): (Family<Labels, Gauge>, Family<Labels, Gauge>) = Default::default();
+    for e in &view.endpoints {
+        let labels = vec![("endpoint", e.name.clone())];
+        requests.get_or_create(&labels).set(i64::from(e.load.requests));
+        pending.get_or_create(&labels).set(i64::from(e.load.pending));
+    }
+    r.register("forebay_endpoint_inflight_requests", "Requests at an endpoint by this router", requests);
+    r.register("forebay_endpoint_pending_requests", "Of these, without a first token", pending);
+    r.register("forebay_cycles", "Dispatch cycles executed", counter(view.cycles));
+}

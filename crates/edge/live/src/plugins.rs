@@ -1,0 +1,247 @@
+//! Descriptors of the plugins that work outside the kernel: data layer, parsers, token estimate.
+
+use forebay_base::Span;
+use forebay_kernel::plugin::{
+    Alias, Bounds, BuildError, Built, Descriptor, Kind, Param, ParamKind, Preset, Stability, Values, nothing,
+};
+
+/// Every plugin of the edge, in the order of the documentation.
+pub static ALL: &[&Descriptor] = &[
+    &METRICS_DATA_SOURCE,
+    &CORE_METRICS_EXTRACTOR,
+    &FILE_DISCOVERY,
+    &TOKEN_PRODUCER,
+    &OPENAI_PARSER,
+    &ANTHROPIC_PARSER,
+    &VLLMHTTP_PARSER,
+    &PASSTHROUGH_PARSER,
+];
+
+const fn text(name: &'static str, preset: Preset, doc: &'static str) -> Param {
+    Param { name, kind: ParamKind::Text, preset, unit: "", doc }
+}
+
+/// Scrapes endpoints' Prometheus metrics.
+pub static METRICS_DATA_SOURCE: Descriptor = Descriptor {
+    name: "metrics-data-source",
+    aliases: &[],
+    kinds: &[Kind::DataSource],
+    summary: "Scrapes the Prometheus metrics of every endpoint; injected by default.",
+    stability: Stability::Beta,
+    params: &[
+        Param {
+            name: "scheme",
+            kind: ParamKind::Choice(&["http", "https"]),
+            preset: Preset::Text("http"),
+            unit: "",
+            doc: "The scheme of scrape requests; https is not supported yet.",
+        },
+        text("path", Preset::Text("/metrics"), "The path of scrape requests."),
+        Param {
+            name: "port",
+            kind: ParamKind::Int(Bounds { min: 1.0, min_open: false, max: 65_535.0, max_open: false }),
+            preset: Preset::Absent,
+            unit: "",
+            doc: "The port of scrape requests; the endpoint's own if not given.",
+        },
+        Param {
+            name: "insecureSkipVerify",
+            kind: ParamKind::Bool,
+            preset: Preset::Bool(true),
+            unit: "",
+            doc: "Accept any certificate; has no effect with http.",
+        },
+        text("caCertPath", Preset::Absent, "A certificate authority; has no effect with http."),
+        text("clientCertPath", Preset::Absent, "A client certificate; has no effect with http."),
+        text("clientKeyPath", Preset::Absent, "Its key; has no effect with http."),
+        Param {
+            name: "interval",
+            kind: ParamKind::Duration,
+            preset: Preset::Absent,
+            unit: "",
+            doc: "Time between scrapes of an endpoint, at least 50ms; the router's refresh interval if not given.",
+        },
+    ],
+    ignores_parameters: false,
+    needs: None,
+    build: |v| {
+        if v.text("scheme") == Some("https") {
+            return Err(BuildError {
+                param: "scheme",
+                message: "scrapes over https are not supported by forebay yet".into(),
+            });
+        }
+        Ok(Built::default())
+    },
+};
+
+/// The shortest interval between scrapes of an endpoint.
+pub const MIN_SCRAPE_INTERVAL: Span = Span::millis(50);
+
+static CUSTOM_METRIC: &[Param] = &[
+    text("attributeKey", Preset::Required, "The attribute that takes the value."),
+    text("metricSpec", Preset::Required, "The series, as `name` or `name{label=value,…}`."),
+];
+
+static ENGINE_CONFIG: &[Param] = &[
+    text("name", Preset::Required, "The value of the engine label that selects this mapping."),
+    text("queuedRequestsSpec", Preset::Absent, "Series of waiting requests; empty switches it off."),
+    text("runningRequestsSpec", Preset::Absent, "Series of running requests; empty switches it off."),
+    text("kvUsageSpec", Preset::Absent, "Series of the used share of the KV cache; empty switches it off."),
+    text("loraSpec", Preset::Absent, "Series whose labels list LoRA adapters; empty switches it off."),
+    text("cacheInfoSpec", Preset::Absent, "Series whose labels tell block size and number of blocks."),
+    text("cacheBlockSizeLabelName", Preset::Absent, "Label of the tokens per block."),
+    text("cacheNumBlocksLabelName", Preset::Absent, "Label of the number of blocks."),
+    text("cacheBlockSizeSpec", Preset::Absent, "Series whose value is the tokens per block."),
+    text("cacheNumBlocksSpec", Preset::Absent, "Series whose value is the number of blocks."),
+    Param {
+        name: "customMetrics",
+        kind: ParamKind::List(&ParamKind::Object(CUSTOM_METRIC)),
+        preset: Preset::Absent,
+        unit: "",
+        doc: "Further series to read; no plugin reads them yet.",
+    },
+];
+
+/// Reads queue length, running requests, KV cache use and cache facts from a scrape.
+pub static CORE_METRICS_EXTRACTOR: Descriptor = Descriptor {
+    name: "core-metrics-extractor",
+    aliases: &[],
+    kinds: &[Kind::Extractor],
+    summary: "Reads waiting, running, KV cache use, LoRA and cache facts by the endpoint's engine type.",
+    stability: Stability::Beta,
+    params: &[
+        text(
+            "engineLabelKey",
+            Preset::Text("llm-d.ai/engine-type"),
+            "The endpoint label that names its engine.",
+        ),
+        text("defaultEngine", Preset::Text("vllm"), "The engine of endpoints without that label."),
+        Param {
+            name: "engineConfigs",
+            kind: ParamKind::List(&ParamKind::Object(ENGINE_CONFIG)),
+            preset: Preset::Absent,
+            unit: "",
+            doc: "Mappings beside or instead of the built-in ones (vllm, sglang, trtllm-serve, \
+                  triton-tensorrt-llm, triton).",
+        },
+    ],
+    ignores_parameters: false,
+    needs: None,
+    build: |v| {
+        crate::engines::Engines::from_values(v)
+            .map(|_| Built::default())
+            .map_err(|message| BuildError { param: "engineConfigs", message })
+    },
+};
+
+/// Endpoints from a file.
+pub static FILE_DISCOVERY: Descriptor = Descriptor {
+    name: "file-discovery",
+    aliases: &[],
+    kinds: &[Kind::Discovery],
+    summary: "Endpoints from a YAML or JSON file, re-read when it changes if asked to.",
+    stability: Stability::Beta,
+    params: &[
+        text("path", Preset::Required, "The file: `endpoints[]` of name, namespace, address, port, labels."),
+        Param {
+            name: "watchFile",
+            kind: ParamKind::Bool,
+            preset: Preset::Bool(false),
+            unit: "",
+            doc: "Read the file again when it changes; a bad file leaves the endpoints as they are.",
+        },
+    ],
+    ignores_parameters: false,
+    needs: None,
+    build: nothing,
+};
+
+static ESTIMATE: &[Param] = &[
+    Param {
+        name: "image",
+        kind: ParamKind::Any,
+        preset: Preset::Absent,
+        unit: "",
+        doc: "Accepted and not read.",
+    },
+    Param {
+        name: "video",
+        kind: ParamKind::Any,
+        preset: Preset::Absent,
+        unit: "",
+        doc: "Accepted and not read.",
+    },
+];
+
+/// Token counts by estimate.
+pub static TOKEN_PRODUCER: Descriptor = Descriptor {
+    name: "token-producer",
+    aliases: &[Alias { name: "tokenizer", note: "`tokenizer` is deprecated, use `token-producer`" }],
+    kinds: &[Kind::DataProducer],
+    summary: "Estimates prompt tokens as a quarter of the prompt's bytes; always on.",
+    stability: Stability::Beta,
+    params: &[
+        Param {
+            name: "estimate",
+            kind: ParamKind::Object(ESTIMATE),
+            preset: Preset::Absent,
+            unit: "",
+            doc: "The estimating backend, which is the only one.",
+        },
+        Param {
+            name: "vllm",
+            kind: ParamKind::Any,
+            preset: Preset::Absent,
+            unit: "",
+            doc: "The remote tokenizing backend; not supported yet.",
+        },
+        Param {
+            name: "udsTokenizerConfig",
+            kind: ParamKind::Any,
+            preset: Preset::Absent,
+            unit: "",
+            doc: "The socket tokenizing backend; not supported.",
+        },
+        text("modelName", Preset::Absent, "Accepted and not read."),
+    ],
+    ignores_parameters: false,
+    needs: None,
+    build: token_producer,
+};
+
+fn token_producer(v: &Values) -> Result<Built, BuildError> {
+    for param in ["vllm", "udsTokenizerConfig"] {
+        if v.get(param).is_some() {
+            let message =
+                format!("the {param} backend is known to llm-d-router, not supported by forebay yet");
+            return Err(BuildError { param, message });
+        }
+    }
+    Ok(Built::default())
+}
+
+const fn parser(name: &'static str, summary: &'static str) -> Descriptor {
+    Descriptor {
+        name,
+        aliases: &[],
+        kinds: &[Kind::Parser],
+        summary,
+        stability: Stability::Beta,
+        params: &[],
+        ignores_parameters: true,
+        needs: None,
+        build: nothing,
+    }
+}
+
+/// OpenAI bodies.
+pub static OPENAI_PARSER: Descriptor =
+    parser("openai-parser", "Chat completions, completions, embeddings, responses, conversations, images.");
+/// Anthropic bodies.
+pub static ANTHROPIC_PARSER: Descriptor = parser("anthropic-parser", "Anthropic messages and token counts.");
+/// vLLM's token API.
+pub static VLLMHTTP_PARSER: Descriptor = parser("vllmhttp-parser", "vLLM's generate API over token ids.");
+/// Anything.
+pub static PASSTHROUGH_PARSER: Descriptor =
+    parser("passthrough-parser", "Any body, unread: no model, no rewrite. The fallback.");

@@ -1,0 +1,588 @@
+//! The kernel behind a lock: requests enter, wait for their decision, and hold a ticket while they run.
+//!
+//! Every call reads the clock inside the lock, tells the kernel, and takes the effects out; waiters are
+//! woken after the lock is free. A ticket that is dropped tells the kernel in the same call, so a place
+//! is free the moment its client is gone.
+
+use crate::clock::Clock;
+use crate::endpoints::{Endpoints, Upstream};
+use crate::metrics::{Metrics, Series};
+use forebay_base::{Nanos, Span};
+use forebay_kernel::flow::BandView;
+use forebay_kernel::journal::Journal;
+use forebay_kernel::saturation::StageSaturation;
+use forebay_kernel::{
+    Ask, Effect, Effects, EndpointId, EndpointSpec, Id, Kernel, Ledgers, Plan, Progress, QueueOutcome,
+    Refusal, Sample,
+};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
+use std::time::Instant;
+use tokio::sync::{Notify, oneshot};
+
+/// What a router is made of.
+pub struct Options {
+    /// What decides.
+    pub plan: Arc<Plan>,
+    /// The seed of draws.
+    pub seed: u64,
+    /// The clock.
+    pub clock: Clock,
+    /// Gets the decision log, if one is kept.
+    pub journal: Option<Box<dyn Journal>>,
+    /// The pool's name in metrics.
+    pub pool_name: String,
+}
+
+/// Why a request was not sent on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The kernel decided so.
+    By {
+        /// Its reason.
+        refusal: Refusal,
+        /// How long the request had waited.
+        waited: Span,
+    },
+    /// The kernel has failed; the process is about to exit.
+    Broken,
+}
+
+#[derive(Debug)]
+enum Verdict {
+    Go { endpoint: EndpointId, waited: Span, matched_tokens: u32 },
+    Refused(Refused),
+}
+
+struct Core {
+    kernel: Kernel,
+    fx: Effects,
+    /// By request index; a request that was decided within its offer never has one.
+    waiters: Vec<Option<oneshot::Sender<Verdict>>>,
+}
+
+/// The live router.
+pub struct Router {
+    core: Mutex<Core>,
+    clock: Clock,
+    endpoints: Endpoints,
+    metrics: Metrics,
+    /// Priorities with a band of their own; empty without flow control.
+    priorities: Vec<i32>,
+    /// The kernel's next wake in nanoseconds; `u64::MAX` for none.
+    armed: AtomicU64,
+    timer: OnceLock<Thread>,
+    stopped: AtomicBool,
+    broken: Notify,
+    is_broken: AtomicBool,
+}
+
+/// A decision to be sent once the lock is free.
+type Outbox = Vec<(oneshot::Sender<Verdict>, Verdict)>;
+
+impl Router {
+    /// A router with an empty pool; starts its timer thread.
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
+    pub fn start(options: Options) -> std::io::Result<Arc<Router>> {
+        let priorities = options.plan.flow.iter().flat_map(|f| f.bands.iter().map(|b| b.priority)).collect();
+        let mut fx = Effects { journal: options.journal, ..Effects::new() };
+        let kernel = Kernel::new(options.plan, options.seed, options.clock.now(), &mut fx);
+        let router = Arc::new(Router {
+            core: Mutex::new(Core { kernel, fx, waiters: Vec::new() }),
+            clock: options.clock,
+            endpoints: Endpoints::default(),
+            metrics: Metrics::new(options.pool_name),
+            priorities,
+            armed: AtomicU64::new(u64::MAX),
+            timer: OnceLock::new(),
+            stopped: AtomicBool::new(false),
+            broken: Notify::new(),
+            is_broken: AtomicBool::new(false),
+        });
+        let weak = Arc::downgrade(&router);
+        // A thread, not a runtime timer: those have a resolution of a millisecond, which is the very
+        // length of a tick. It sleeps for good while nothing waits.
+        let thread = std::thread::Builder::new().name("kernel-timer".into()).spawn(move || {
+            while let Some(router) = weak.upgrade() {
+                if router.stopped.load(Ordering::Acquire) {
+                    return;
+                }
+                let armed = router.armed.load(Ordering::Acquire);
+                let now = router.clock.now();
+                if armed <= now.0 {
+                    router.call(Kernel::wake);
+                    continue;
+                }
+                let wait = router.clock.real_duration(Span(armed - now.0));
+                // The router may end while this thread sleeps; its drop unparks.
+                drop(router);
+                if armed == u64::MAX {
+                    std::thread::park();
+                } else {
+                    std::thread::park_timeout(wait);
+                }
+            }
+        })?;
+        let _ = router.timer.set(thread.thread().clone());
+        Ok(router)
+    }
+
+    /// The clock.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// The endpoints with their addresses.
+    pub fn endpoints(&self) -> &Endpoints {
+        &self.endpoints
+    }
+
+    /// The metrics.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    fn flow_control(&self) -> bool {
+        !self.priorities.is_empty()
+    }
+
+    /// The priority of the band that a request of this priority runs in.
+    pub fn effective_priority(&self, requested: i32) -> i32 {
+        if self.priorities.is_empty() || self.priorities.contains(&requested) { requested } else { 0 }
+    }
+
+    /// Resolves when the kernel has failed and the process must exit.
+    pub async fn broken(&self) {
+        if !self.is_broken.load(Ordering::Acquire) {
+            self.broken.notified().await;
+        }
+    }
+
+    /// Whether the kernel has failed.
+    pub fn is_broken(&self) -> bool {
+        self.is_broken.load(Ordering::Acquire)
+    }
+
+    /// A panic inside the lock leaves the kernel in an unknown state: what waits is answered, and
+    /// everything else is refused from here on.
+    fn fail(&self, poisoned: PoisonError<MutexGuard<'_, Core>>) {
+        if !self.is_broken.swap(true, Ordering::AcqRel) {
+            // Dropped senders are read as `Broken`.
+            poisoned.into_inner().waiters.clear();
+            tracing::error!("the kernel has failed; waiting requests are answered with 503");
+            self.broken.notify_waiters();
+        }
+    }
+
+    /// One input to the kernel. `None` if the kernel has failed.
+    fn call<T>(&self, input: impl FnOnce(&mut Kernel, Nanos, &mut Effects) -> T) -> Option<T> {
+        let mut outbox = Outbox::new();
+        let result = {
+            let mut core = match self.core.lock() {
+                Ok(core) => core,
+                Err(e) => {
+                    self.fail(e);
+                    return None;
+                }
+            };
+            let core = &mut *core;
+            let result = input(&mut core.kernel, self.clock.now(), &mut core.fx);
+            post(core, &mut outbox);
+            self.arm(&core.kernel);
+            result
+        };
+        deliver(outbox);
+        Some(result)
+    }
+
+    fn arm(&self, kernel: &Kernel) {
+        let next = kernel.next_wake().map_or(u64::MAX, |t| t.0);
+        let before = self.armed.swap(next, Ordering::AcqRel);
+        if next < before
+            && let Some(timer) = self.timer.get()
+        {
+            timer.unpark();
+        }
+    }
+
+    /// Offers a request and waits for its decision. Dropping the future tells the kernel that the client
+    /// has left.
+    ///
+    /// # Errors
+    /// If the request is not sent on.
+    pub async fn enter(self: &Arc<Self>, ask: Ask<'_>, series: &Arc<Series>) -> Result<Ticket, Refused> {
+        let started = Instant::now();
+        let since = self.clock.now();
+        let Some((id, decided, priority)) = self.offer(&ask) else { return Err(Refused::Broken) };
+        let mut ticket = Ticket {
+            router: self.clone(),
+            series: series.clone(),
+            id,
+            bytes: ask.bytes,
+            priority,
+            state: TicketState::Waiting,
+            queued: false,
+            upstream: None,
+            since,
+            waited: Span::ZERO,
+            matched_tokens: 0,
+        };
+        if self.flow_control() && !decided.before_the_queue() {
+            ticket.queued = true;
+            series.entered(ask.bytes, started);
+        }
+        let verdict = match decided {
+            Decided::Now(verdict) => verdict,
+            Decided::Later(waiting) => waiting.await.unwrap_or(Verdict::Refused(Refused::Broken)),
+        };
+        match verdict {
+            Verdict::Go { endpoint, waited, matched_tokens } => {
+                ticket.decided(QueueOutcome::Dispatched, waited);
+                ticket.state = TicketState::Running { first_token: false };
+                series.started();
+                ticket.matched_tokens = matched_tokens;
+                ticket.upstream = self.endpoints.get(endpoint);
+                self.metrics.scheduled(series, ticket.upstream.as_deref());
+                Ok(ticket)
+            }
+            Verdict::Refused(refused) => {
+                match refused {
+                    Refused::By { refusal: Refusal::Queue(outcome), waited } => {
+                        ticket.decided(outcome, waited);
+                    }
+                    Refused::By { waited, .. } => ticket.decided(QueueOutcome::Dispatched, waited),
+                    Refused::Broken => ticket.decided(QueueOutcome::EvictedOther, Span::ZERO),
+                }
+                if let Refused::By { refusal: Refusal::NoCandidates | Refusal::FilteredOut, .. } = refused {
+                    self.metrics.scheduled(series, None);
+                }
+                ticket.state = TicketState::Over;
+                Err(refused)
+            }
+        }
+    }
+
+    fn offer(&self, ask: &Ask<'_>) -> Option<(Id, Decided, i32)> {
+        let mut outbox = Outbox::new();
+        let offered = {
+            let mut core = match self.core.lock() {
+                Ok(core) => core,
+                Err(e) => {
+                    self.fail(e);
+                    return None;
+                }
+            };
+            let core = &mut *core;
+            let (before, cycles) = (Instant::now(), core.kernel.cycles());
+            let now = self.clock.now();
+            let id = core.kernel.offer(now, ask, &mut core.fx);
+            let took = before.elapsed();
+            let priority = core.kernel.priority_of(id).unwrap_or(ask.priority);
+            let own = core.fx.list.iter().position(|e| effect_id(e) == id);
+            if core.kernel.cycles() > cycles {
+                self.metrics.cycle(took);
+            }
+            let decided = if let Some(at) = own {
+                self.metrics.scheduling(took);
+                Decided::Now(verdict(core.fx.list.remove(at)))
+            } else {
+                // The one allocation of a request that has to wait.
+                let (tx, rx) = oneshot::channel();
+                let index = id.index as usize;
+                if index >= core.waiters.len() {
+                    core.waiters.resize_with(index + 1, || None);
+                }
+                core.waiters[index] = Some(tx);
+                Decided::Later(rx)
+            };
+            post(core, &mut outbox);
+            self.arm(&core.kernel);
+            (id, decided, priority)
+        };
+        deliver(outbox);
+        Some(offered)
+    }
+
+    // --- The pool -----------------------------------------------------------------------------------
+
+    /// Adds an endpoint.
+    pub fn add_endpoint(&self, spec: EndpointSpec, address: SocketAddr) -> Option<EndpointId> {
+        self.call(|k, now, fx| {
+            let id = k.add_endpoint(now, spec.clone(), fx);
+            // Within the lock: a decision for the new endpoint must find its address.
+            self.endpoints.add(Upstream::new(id, spec, address));
+            id
+        })
+    }
+
+    /// Removes an endpoint. What streams from it goes on.
+    pub fn remove_endpoint(&self, id: EndpointId) {
+        self.endpoints.remove(id);
+        self.call(|k, now, fx| k.remove_endpoint(now, id, fx));
+    }
+
+    /// Metrics of an endpoint have arrived.
+    pub fn scraped(&self, id: EndpointId, taken: Nanos, sample: &Sample) {
+        self.call(|k, now, fx| k.scraped(now, id, taken, sample, fx));
+    }
+
+    // --- Shutdown -----------------------------------------------------------------------------------
+
+    /// Takes no new requests; what is queued goes on.
+    pub fn drain(&self) {
+        self.call(Kernel::drain);
+    }
+
+    /// Ends what is queued.
+    pub fn close(&self) {
+        self.call(Kernel::close);
+    }
+
+    /// Takes the journal out, so that its writer can end.
+    pub fn end_journal(&self) {
+        self.call(|_, _, fx| fx.journal = None);
+    }
+
+    // --- Views --------------------------------------------------------------------------------------
+
+    /// Tokens per block to hash prompts with, and prompt tokens to hash at most; `None` if no prefix
+    /// index is in use.
+    pub fn hashing(&self) -> Option<(u32, u32)> {
+        let core = self.core.lock().ok()?;
+        let plan = core.kernel.plan().prefix?;
+        Some((core.kernel.block_tokens(), plan.max_tokens))
+    }
+
+    /// The kernel as metrics and probes see it.
+    pub fn view(&self) -> Option<View> {
+        let mut guard = self.core.lock().ok()?;
+        let now = self.clock.now();
+        let core = &mut *guard;
+        core.kernel.wake(now, &mut core.fx);
+        let mut outbox = Outbox::new();
+        post(core, &mut outbox);
+        self.arm(&core.kernel);
+        let k = &mut core.kernel;
+        let saturation = k.saturation();
+        let (requests, bytes) = k.queue_totals();
+        let flow = k.plan().flow.as_ref();
+        let view = View {
+            saturation,
+            ledgers: k.ledgers(),
+            bands: k.bands().collect(),
+            queued: (requests, bytes),
+            limits: (flow.and_then(|f| f.max_requests), flow.and_then(|f| f.max_bytes)),
+            flow_control: flow.is_some(),
+            index_bytes: k.index_bytes(),
+            cycles: k.cycles(),
+            endpoints: k
+                .pool()
+                .iter()
+                .map(|e| EndpointView {
+                    name: e.spec.name.clone(),
+                    fresh: e.sample.is_some() && !e.stale,
+                    sample: e.sample.unwrap_or_default(),
+                    load: e.load,
+                })
+                .collect(),
+        };
+        drop(guard);
+        deliver(outbox);
+        Some(view)
+    }
+}
+
+impl Drop for Router {
+    fn drop(&mut self) {
+        self.stopped.store(true, Ordering::Release);
+        if let Some(timer) = self.timer.get() {
+            timer.unpark();
+        }
+    }
+}
+
+/// The kernel at one instant.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// Saturation by stage.
+    pub saturation: StageSaturation,
+    /// The ledgers.
+    pub ledgers: Ledgers,
+    /// The bands, highest priority first.
+    pub bands: Vec<BandView>,
+    /// Requests and bytes queued.
+    pub queued: (u64, u64),
+    /// Requests and bytes that may be queued in all.
+    pub limits: (Option<u64>, Option<u64>),
+    /// Whether flow control is on.
+    pub flow_control: bool,
+    /// Bytes of the prefix index.
+    pub index_bytes: u64,
+    /// Cycles executed.
+    pub cycles: u64,
+    /// The endpoints.
+    pub endpoints: Vec<EndpointView>,
+}
+
+/// One endpoint at one instant.
+#[derive(Clone, Debug)]
+pub struct EndpointView {
+    /// Its name.
+    pub name: String,
+    /// Whether its metrics are recent.
+    pub fresh: bool,
+    /// Its last metrics.
+    pub sample: Sample,
+    /// What the router has in flight there.
+    pub load: forebay_kernel::pool::Load,
+}
+
+enum Decided {
+    Now(Verdict),
+    Later(oneshot::Receiver<Verdict>),
+}
+
+impl Decided {
+    /// Whether the request never reached flow control.
+    fn before_the_queue(&self) -> bool {
+        matches!(
+            self,
+            Decided::Now(Verdict::Refused(Refused::By { refusal: Refusal::Denied | Refusal::Shed, .. }))
+        )
+    }
+}
+
+fn effect_id(e: &Effect) -> Id {
+    match *e {
+        Effect::Dispatch { id, .. } | Effect::End { id, .. } => id,
+    }
+}
+
+fn verdict(e: Effect) -> Verdict {
+    match e {
+        Effect::Dispatch { endpoint, waited, matched_tokens, .. } => {
+            Verdict::Go { endpoint, waited, matched_tokens }
+        }
+        Effect::End { refusal, waited, .. } => Verdict::Refused(Refused::By { refusal, waited }),
+    }
+}
+
+/// Pairs effects with their waiters.
+fn post(core: &mut Core, outbox: &mut Outbox) {
+    for e in core.fx.list.drain(..) {
+        let index = effect_id(&e).index as usize;
+        if let Some(tx) = core.waiters.get_mut(index).and_then(Option::take) {
+            outbox.push((tx, verdict(e)));
+        }
+    }
+}
+
+fn deliver(outbox: Outbox) {
+    for (tx, verdict) in outbox {
+        // A receiver that is gone has told, or is just telling, the kernel itself.
+        let _ = tx.send(verdict);
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TicketState {
+    Waiting,
+    Running { first_token: bool },
+    Over,
+}
+
+/// A request's place in the router. It ends exactly once: by [`Ticket::finished`], [`Ticket::failed`],
+/// or, if it is dropped before, as cancelled.
+pub struct Ticket {
+    router: Arc<Router>,
+    series: Arc<Series>,
+    id: Id,
+    bytes: u64,
+    priority: i32,
+    state: TicketState,
+    /// Whether it counts as queued in the metrics.
+    queued: bool,
+    upstream: Option<Arc<Upstream>>,
+    /// When it was offered.
+    since: Nanos,
+    waited: Span,
+    matched_tokens: u32,
+}
+
+impl Ticket {
+    /// Where the request goes; `None` if the endpoint has just left.
+    pub fn upstream(&self) -> Option<&Arc<Upstream>> {
+        self.upstream.as_ref()
+    }
+    /// How long it waited for its decision.
+    pub fn waited(&self) -> Span {
+        self.waited
+    }
+    /// The priority of the band it ran in.
+    pub fn priority(&self) -> i32 {
+        self.priority
+    }
+    /// Prompt tokens that the endpoint is believed to hold.
+    pub fn matched_tokens(&self) -> u32 {
+        self.matched_tokens
+    }
+
+    /// The queue has let go of the request.
+    fn decided(&mut self, outcome: QueueOutcome, waited: Span) {
+        self.waited = waited;
+        if std::mem::take(&mut self.queued) {
+            self.router.metrics.left_queue(&self.series, self.bytes, outcome, waited);
+        }
+    }
+
+    fn tell(&self, progress: Progress) {
+        self.router.call(|k, now, fx| k.progress(now, self.id, progress, fx));
+    }
+
+    /// The first token has come back.
+    pub fn first_token(&mut self) {
+        if self.state == (TicketState::Running { first_token: false }) {
+            self.state = TicketState::Running { first_token: true };
+            self.tell(Progress::FirstToken);
+        }
+    }
+
+    /// The answer is complete.
+    pub fn finished(mut self) {
+        self.end(Progress::Finished);
+    }
+
+    /// The request has failed after it was sent on.
+    pub fn failed(mut self) {
+        self.end(Progress::Failed);
+    }
+
+    fn end(&mut self, progress: Progress) {
+        if matches!(self.state, TicketState::Running { .. }) {
+            self.state = TicketState::Over;
+            self.tell(progress);
+            self.series.stopped();
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let was = std::mem::replace(&mut self.state, TicketState::Over);
+        if was == TicketState::Over {
+            return;
+        }
+        let id = self.id;
+        self.router.call(|k, now, fx| k.gone(now, id, fx));
+        if was == TicketState::Waiting {
+            let waited = self.router.clock.now().since(self.since);
+            self.decided(QueueOutcome::EvictedContextCancelled, waited);
+        } else {
+            self.series.stopped();
+        }
+    }
+}

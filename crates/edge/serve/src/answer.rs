@@ -1,0 +1,128 @@
+//! The answer of an engine on its way to the client: passed on as it comes, looked at in passing.
+
+use crate::flight::Flight;
+use bytes::Bytes;
+use forebay_net::{BoxError, UpstreamBody};
+use forebay_wire::splice::EventMap;
+use forebay_wire::sse::Scanner;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+/// A stream of server-sent events.
+pub(crate) struct Stream {
+    inner: UpstreamBody,
+    scanner: Scanner,
+    names: Option<EventMap>,
+    flight: Option<Flight>,
+    last: Option<Instant>,
+}
+
+impl Stream {
+    pub(crate) fn new(inner: UpstreamBody, names: Option<EventMap>, flight: Flight) -> Stream {
+        Stream { inner, scanner: Scanner::default(), names, flight: Some(flight), last: None }
+    }
+
+    /// Looks at bytes, and maps model names in them if asked to.
+    fn pass(&mut self, data: Bytes) -> Bytes {
+        let fresh = self.scanner.feed(&data);
+        let out = match &mut self.names {
+            None => data,
+            Some(names) => {
+                let mut out = Vec::with_capacity(data.len() + 64);
+                names.feed(&data, &mut out);
+                out.into()
+            }
+        };
+        if let Some(flight) = &mut self.flight {
+            flight.record.response_bytes += out.len() as u64;
+            if fresh > 0 {
+                flight.first_token();
+                let now = Instant::now();
+                if let (Some(last), Some(series)) = (self.last, &flight.series) {
+                    series.gap(now - last);
+                }
+                self.last = Some(now);
+            }
+        }
+        out
+    }
+
+    fn end(&mut self) {
+        self.scanner.finish();
+        if let Some(mut flight) = self.flight.take() {
+            let report = self.scanner.report();
+            flight.tokens(report.usage, report.content_events);
+            flight.finish();
+        }
+    }
+}
+
+impl HttpBody for Stream {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        loop {
+            match ready!(Pin::new(&mut self.inner).poll_frame(cx)) {
+                Some(Ok(frame)) => {
+                    // Trailers of an engine mean nothing to its client.
+                    let Ok(data) = frame.into_data() else { continue };
+                    let mut out = self.pass(data);
+                    // A body of known length is not polled again once it is complete.
+                    if self.inner.is_end_stream() {
+                        if let Some(names) = &mut self.names {
+                            let mut rest = out.to_vec();
+                            names.finish(&mut rest);
+                            out = rest.into();
+                        }
+                        self.end();
+                    }
+                    if out.is_empty() {
+                        continue;
+                    }
+                    return Poll::Ready(Some(Ok(Frame::data(out))));
+                }
+                Some(Err(e)) => {
+                    if let Some(mut flight) = self.flight.take() {
+                        let report = self.scanner.report();
+                        flight.tokens(report.usage, report.content_events);
+                        flight.fail(&e);
+                    }
+                    return Poll::Ready(Some(Err(e.into())));
+                }
+                None => {
+                    let mut rest = Vec::new();
+                    if let Some(names) = self.names.as_mut() {
+                        names.finish(&mut rest);
+                    }
+                    self.names = None;
+                    self.end();
+                    return Poll::Ready((!rest.is_empty()).then(|| Ok(Frame::data(rest.into()))));
+                }
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.flight.is_none() && self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if self.names.is_some() { SizeHint::default() } else { self.inner.size_hint() }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // The client left: what was seen so far goes into the log with the cancellation.
+        if let Some(flight) = &mut self.flight {
+            let report = self.scanner.report();
+            flight.tokens(report.usage, report.content_events);
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! The front port: one future per request, from its head to the last byte of its answer.
+//!
+//! The body is read to its end before anything waits, so that a leaving client is noticed while its
+//! request is queued; nothing of a request is spawned, so that dropping its future is its cancellation.
+
+use crate::answer::Stream;
+use crate::flight::Flight;
+use crate::identity::{Identities, Identity};
+use crate::record::{AccessLog, Record};
+use crate::refuse::Refusing;
+use bytes::Bytes;
+use forebay_kernel::{Ask, prefix};
+use forebay_live::{Router, Upstream};
+use forebay_net::{Body, Client, CollectLimits, Incoming, UpstreamBody, collect};
+use forebay_wire::splice::{EventMap, NameMap, replace};
+use forebay_wire::sse::DEFAULT_CAP;
+use forebay_wire::{Api, Peek, Usage, headers, peek};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue};
+use http::{Method, Request, Response, StatusCode};
+use http_body::Body as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Which parsers the configuration lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parsers {
+    /// `openai-parser`.
+    pub openai: bool,
+    /// `anthropic-parser`.
+    pub anthropic: bool,
+    /// `vllmhttp-parser`.
+    pub vllm: bool,
+    /// `passthrough-parser`, the fallback.
+    pub passthrough: bool,
+}
+
+impl Parsers {
+    /// How a body of this API is read; `None` if nothing reads it.
+    fn read_as(self, api: Api) -> Option<Api> {
+        let listed = match api {
+            Api::Messages | Api::CountTokens => self.anthropic,
+            Api::Generate => self.vllm,
+            Api::Passthrough => false,
+            _ => self.openai,
+        };
+        if listed { Some(api) } else { self.passthrough.then_some(Api::Passthrough) }
+    }
+}
+
+/// What the door lets in and how much of it.
+#[derive(Clone, Debug)]
+pub struct DoorOptions {
+    /// Limits of request bodies.
+    pub limits: CollectLimits,
+    /// Answers in one piece up to this many bytes are looked at; larger ones are refused with 502.
+    pub max_answer_bytes: u64,
+    /// Beginnings of paths that are proxied beside the known APIs.
+    pub proxy_paths: Vec<String>,
+    /// How bodies are read.
+    pub parsers: Parsers,
+    /// Whether every endpoint is an emulated one, which every answer then says.
+    pub emulated: bool,
+}
+
+/// The door.
+pub(crate) struct Door {
+    pub(crate) router: Arc<Router>,
+    pub(crate) client: Client,
+    pub(crate) identities: Identities,
+    pub(crate) log: AccessLog,
+    pub(crate) options: DoorOptions,
+    pub(crate) draining: AtomicBool,
+}
+
+/// The band that a request ran in, on its answer.
+static PRIORITY: HeaderName = HeaderName::from_static("x-forebay-priority");
+/// The answers are synthetic.
+static EMULATED: HeaderName = HeaderName::from_static("x-forebay-emulated");
+
+fn status(code: StatusCode, message: &str) -> Refusing {
+    Refusing::new(code, message)
+}
+
+impl Door {
+    /// Answers one request.
+    pub(crate) async fn answer(self: Arc<Door>, request: Request<Incoming>) -> Response<Body> {
+        let mut record = Record::new(request.method().as_str(), request.uri().path());
+        let id = match request.headers().get(headers::REQUEST_ID).filter(|v| !v.is_empty()) {
+            Some(id) => id.clone(),
+            // Made of hex digits and dashes.
+            None => HeaderValue::try_from(self.identities.request_id()).expect("an id is a header value"),
+        };
+        record.request_id = String::from_utf8_lossy(id.as_bytes()).into_owned();
+        let mut flight = Flight::new(self.clone(), record);
+        let mut response = match self.route(request, &id, &mut flight).await {
+            Ok(Reply::Whole(response)) => {
+                flight.finish();
+                response
+            }
+            Ok(Reply::Stream(head, body, names)) => {
+                Response::from_parts(*head, Body::boxed(Stream::new(body, names, flight)))
+            }
+            Err(Failing::Refused(refusing)) => {
+                flight.refuse(&refusing);
+                refusing.response()
+            }
+            Err(Failing::Failed(refusing)) => {
+                flight.answered(refusing.status);
+                flight.fail(&refusing.message);
+                refusing.response()
+            }
+        };
+        let headers = response.headers_mut();
+        headers.insert(headers::REQUEST_ID, id);
+        if self.options.emulated {
+            headers.insert(EMULATED.clone(), HeaderValue::from_static("true"));
+        }
+        response
+    }
+
+    /// Whether this path is proxied at all, and how its body is read.
+    fn api(&self, path: &str) -> Result<Api, Refusing> {
+        let api = Api::of_path(path);
+        let known = api != Api::Passthrough
+            || path == "/v1/models"
+            || path.starts_with("/v1/models/")
+            || self.options.proxy_paths.iter().any(|p| path.starts_with(p.as_str()));
+        if known { Ok(api) } else { Err(status(StatusCode::NOT_FOUND, "Not Found")) }
+    }
+
+    async fn route(
+        &self,
+        request: Request<Incoming>,
+        id: &HeaderValue,
+        flight: &mut Flight,
+    ) -> Result<Reply, Failing> {
+        let (head, body) = request.into_parts();
+        headers::check_framing(&head.method, &head.uri, head.version, &head.headers)
+            .map_err(Refusing::from)?;
+        let api = self.api(head.uri.path())?;
+        if api != Api::Passthrough && head.method != Method::POST {
+            return Err(status(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed").into());
+        }
+        if self.draining.load(Ordering::Acquire) && body.is_end_stream() {
+            return Err(status(StatusCode::SERVICE_UNAVAILABLE, "the router is shutting down").into());
+        }
+        let target = head.uri.path_and_query().map_or("/", |p| p.as_str()).to_owned();
+        let mut forwarded = headers::forward_request(&head.headers);
+        forwarded.insert(headers::REQUEST_ID, id.clone());
+        let outgoing = Outgoing { method: head.method.clone(), target, headers: forwarded };
+        if body.is_end_stream() && api == Api::Passthrough {
+            return self.forward_bodyless(outgoing, flight).await;
+        }
+        let bytes = collect(body, self.options.limits).await.map_err(Refusing::from)?;
+        flight.record.request_bytes = bytes.len() as u64;
+        self.forward(outgoing, &head.headers, api, bytes, flight).await
+    }
+
+    /// A request without a body goes to a random endpoint, past flow control, as in llm-d-router.
+    async fn forward_bodyless(&self, outgoing: Outgoing, flight: &mut Flight) -> Result<Reply, Failing> {
+        let all = self.router.endpoints().all();
+        let upstream = self.identities.any(&all).cloned();
+        let upstream =
+            upstream.ok_or_else(|| status(StatusCode::SERVICE_UNAVAILABLE, "the pool has no endpoints"))?;
+        self.send(outgoing, Bytes::new(), &upstream, Api::Passthrough, None, flight).await
+    }
+
+    async fn forward(
+        &self,
+        outgoing: Outgoing,
+        given: &http::HeaderMap,
+        api: Api,
+        body: Bytes,
+        flight: &mut Flight,
+    ) -> Result<Reply, Failing> {
+        let parse = self.options.parsers.read_as(api);
+        let api = parse.ok_or_else(|| status(StatusCode::BAD_REQUEST, "no parser reads this path"))?;
+        let peeked = peek(api, &body).map_err(Refusing::from)?;
+        let who = self.identities.read(given, peeked.model_name(), &self.router);
+        if who.target.is_empty() && api != Api::Passthrough {
+            let missing = status(StatusCode::BAD_REQUEST, "model not found in request body");
+            return Err(missing.param("model").into());
+        }
+        let effective = self.router.effective_priority(who.priority);
+        let series =
+            self.router.metrics().series(&who.model, &who.target, &who.flow, who.priority, effective);
+        series.arrived(body.len() as u64);
+        flight.series = Some(series.clone());
+        note(flight, &who, effective, peeked.stream);
+
+        // Hashing a long prompt takes longer than all else: it happens here, outside of the kernel's lock.
+        let ask = Ask {
+            flow: &who.flow,
+            priority: who.priority,
+            bytes: body.len() as u64,
+            prompt_tokens: peeked.prompt_tokens(),
+            prefix: self.hash(&peeked, &who.target),
+            ttl: who.ttl,
+        };
+        let (prompt_tokens, names, out) =
+            (ask.prompt_tokens, name_map(&who, api), rewritten(&body, &peeked, &who));
+        drop(peeked);
+        let entered = self.router.enter(ask, &series).await;
+        self.router.metrics().processed(flight.started.elapsed());
+        let ticket = entered.map_err(|refused| {
+            if let forebay_live::Refused::By { waited, .. } = refused {
+                flight.record.queue_ms = Some(waited.as_millis_f64());
+            }
+            Refusing::from(refused)
+        })?;
+        flight.record.queue_ms = Some(ticket.waited().as_millis_f64());
+        if prompt_tokens > 0 {
+            let share = f64::from(ticket.matched_tokens()) / f64::from(prompt_tokens);
+            self.router.metrics().prefix_hit(share);
+        }
+        let upstream = ticket.upstream().cloned();
+        flight.ticket = Some(ticket);
+        let upstream = upstream.ok_or_else(|| {
+            Failing::Failed(status(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "the chosen endpoint has just left the pool",
+            ))
+        })?;
+        self.send(outgoing, out.unwrap_or(body), &upstream, api, names, flight).await
+    }
+
+    fn hash(&self, peeked: &Peek<'_>, model: &str) -> Arc<[u64]> {
+        let Some((block, max)) = self.router.hashing() else { return Arc::default() };
+        let mut chain = Vec::new();
+        prefix::hash_chain(model, peeked.cache_salt.as_deref(), &peeked.prompt, block, max, &mut chain);
+        chain.into()
+    }
+
+    async fn send(
+        &self,
+        outgoing: Outgoing,
+        body: Bytes,
+        upstream: &Upstream,
+        api: Api,
+        names: Option<NameMap>,
+        flight: &mut Flight,
+    ) -> Result<Reply, Failing> {
+        flight.record.endpoint.clone_from(&upstream.authority);
+        let fail = |r: Refusing| Failing::Failed(r);
+        let mut sent = self.client.send(&upstream.authority, outgoing.request(body.clone())).await;
+        // A connection that was idle may have been closed at the very moment it was used: that says
+        // nothing about the endpoint, and nothing of an answer was seen.
+        if let Err(e) = &sent
+            && e.reused
+            && e.retry_is_safe()
+        {
+            sent = self.client.send(&upstream.authority, outgoing.request(body)).await;
+        }
+        let response = sent.map_err(|e| fail(Refusing::from(&e)))?;
+        let (mut head, body) = response.into_parts();
+        flight.answered(head.status);
+        head.headers = headers::forward_response(&head.headers);
+        decorate(&mut head.headers, upstream, flight);
+        let kind = head.headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
+        if kind.starts_with("text/event-stream") {
+            flight.record.stream = true;
+            if names.is_some() {
+                head.headers.remove(CONTENT_LENGTH);
+            }
+            let names = names.map(|map| EventMap::new(map, DEFAULT_CAP));
+            return Ok(Reply::Stream(Box::new(head), body, names));
+        }
+        flight.record.stream = false;
+        let limits = CollectLimits {
+            max_bytes: self.options.max_answer_bytes,
+            // The connection's own idle time-out bounds the wait.
+            timeout: std::time::Duration::from_secs(u32::MAX.into()),
+            ..self.options.limits
+        };
+        let whole = collect(body, limits)
+            .await
+            .map_err(|e| fail(status(StatusCode::BAD_GATEWAY, &format!("the endpoint's answer: {e}"))))?;
+        if api.generates() {
+            flight.tokens(Usage::of_body(&whole), 0);
+        }
+        let whole = match names.map(|map| map.body(&whole).into_owned()) {
+            Some(mapped) => Bytes::from(mapped),
+            None => whole,
+        };
+        flight.record.response_bytes = whole.len() as u64;
+        head.headers.remove(CONTENT_LENGTH);
+        Ok(Reply::Whole(Response::from_parts(head, Body::from(whole))))
+    }
+}
+
+/// A request to an endpoint, without its body.
+struct Outgoing {
+    method: Method,
+    target: String,
+    headers: http::HeaderMap,
+}
+
+impl Outgoing {
+    fn request(&self, body: Bytes) -> Request<Bytes> {
+        let mut request = Request::new(body);
+        *request.method_mut() = self.method.clone();
+        // It came as the target of a request that hyper has parsed.
+        *request.uri_mut() = self.target.parse().unwrap_or_default();
+        *request.headers_mut() = self.headers.clone();
+        request
+    }
+}
+
+enum Reply {
+    Whole(Response<Body>),
+    Stream(Box<http::response::Parts>, UpstreamBody, Option<EventMap>),
+}
+
+enum Failing {
+    /// The router says no.
+    Refused(Refusing),
+    /// The endpoint could not.
+    Failed(Refusing),
+}
+
+impl From<Refusing> for Failing {
+    fn from(r: Refusing) -> Failing {
+        Failing::Refused(r)
+    }
+}
+
+fn note(flight: &mut Flight, who: &Identity, priority: i32, stream: bool) {
+    let r = &mut flight.record;
+    r.model.clone_from(&who.model);
+    r.target_model.clone_from(&who.target);
+    r.objective.clone_from(&who.objective);
+    r.fairness_id.clone_from(&who.flow);
+    r.priority = Some(priority);
+    r.stream = stream;
+}
+
+/// Says on the answer what the router decided.
+fn decorate(out: &mut http::HeaderMap, upstream: &Upstream, flight: &Flight) {
+    if let Ok(v) = HeaderValue::try_from(&upstream.authority) {
+        out.insert(headers::DESTINATION_SERVED, v);
+    }
+    if let Some(ticket) = &flight.ticket {
+        let ms = HeaderValue::from(ticket.waited().0 / 1_000_000);
+        out.insert(headers::QUEUE_DURATION_MS, ms);
+        out.insert(PRIORITY.clone(), HeaderValue::from(ticket.priority()));
+    }
+}
+
+/// Names to map back, if the engine serves the model under another one.
+fn name_map(who: &Identity, api: Api) -> Option<NameMap> {
+    let differs = !who.model.is_empty() && who.model != who.target && api != Api::Passthrough;
+    differs.then(|| NameMap::new(&who.target, &who.model))
+}
+
+/// The body with the model's name replaced, or put in where there was none; `None` if it stays.
+fn rewritten(body: &Bytes, peeked: &Peek<'_>, who: &Identity) -> Option<Bytes> {
+    if who.model == who.target {
+        return None;
+    }
+    if let Some(model) = &peeked.model {
+        return Some(replace(body, model.range.clone(), &who.target).into());
+    }
+    let brace = body.iter().position(|b| *b == b'{')? + 1;
+    let more = body[brace..].iter().find(|b| !b.is_ascii_whitespace()).is_some_and(|b| *b != b'}');
+    let comma = if more { "," } else { "" };
+    let field = format!("\"model\":{}{comma}", serde_json::Value::from(&*who.target));
+    Some([&body[..brace], field.as_bytes(), &body[brace..]].concat().into())
+}

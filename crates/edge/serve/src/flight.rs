@@ -1,0 +1,113 @@
+//! One request in the router, from its arrival to its one end and its one line in the access log.
+
+use crate::door::Door;
+use crate::record::Record;
+use crate::refuse::Refusing;
+use forebay_live::{Completed, Series, Ticket};
+use forebay_wire::Usage;
+use http::StatusCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Dropping it before [`Flight::finish`] or [`Flight::fail`] means that the client has left.
+pub(crate) struct Flight {
+    pub(crate) door: Arc<Door>,
+    pub(crate) started: Instant,
+    pub(crate) record: Record,
+    pub(crate) series: Option<Arc<Series>>,
+    pub(crate) ticket: Option<Ticket>,
+    ttft: Option<Duration>,
+}
+
+impl Flight {
+    pub(crate) fn new(door: Arc<Door>, record: Record) -> Flight {
+        Flight { door, started: Instant::now(), record, series: None, ticket: None, ttft: None }
+    }
+
+    /// The first output has come.
+    pub(crate) fn first_token(&mut self) {
+        if self.ttft.is_none() {
+            self.ttft = Some(self.started.elapsed());
+            if let Some(t) = &mut self.ticket {
+                t.first_token();
+            }
+        }
+    }
+
+    /// Notes what the engine counted, or else the events that carried output.
+    pub(crate) fn tokens(&mut self, usage: Option<Usage>, content_events: u64) {
+        let r = &mut self.record;
+        if let Some(u) = usage {
+            r.prompt_tokens = u.prompt;
+            r.cached_tokens = u.cached;
+            r.output_tokens = u.completion;
+        }
+        if r.output_tokens.is_none() && content_events > 0 {
+            r.output_tokens = Some(content_events);
+            r.estimated = true;
+        }
+    }
+
+    /// The answer is complete, or all of it is in hand.
+    pub(crate) fn finish(mut self) {
+        let failed = self.record.status >= 400;
+        if let Some(t) = self.ticket.take() {
+            if failed { t.failed() } else { t.finished() }
+        }
+        self.record.end = if failed { "failed" } else { "finished" };
+        let Some(series) = &self.series else { return };
+        if failed {
+            self.door.router.metrics().failed(series, "ModelServerError");
+            return;
+        }
+        let total = self.started.elapsed();
+        series.completed(&Completed {
+            total,
+            // An answer in one piece has its first token when it has all.
+            ttft: if self.record.stream { self.ttft } else { Some(total) },
+            streamed: self.record.stream,
+            input_tokens: self.record.prompt_tokens,
+            cached_tokens: self.record.cached_tokens,
+            output_tokens: self.record.output_tokens,
+            response_bytes: self.record.response_bytes,
+        });
+    }
+
+    /// The endpoint has failed the request.
+    pub(crate) fn fail(mut self, error: &dyn std::fmt::Display) {
+        if let Some(t) = self.ticket.take() {
+            t.failed();
+        }
+        self.record.end = "failed";
+        self.record.error = Some(error.to_string());
+        if let Some(series) = &self.series {
+            self.door.router.metrics().failed(series, "ModelServerError");
+        }
+    }
+
+    /// The router answers by itself.
+    pub(crate) fn refuse(mut self, refusing: &Refusing) {
+        self.record.status = refusing.status.as_u16();
+        self.record.reason = refusing.reason;
+        self.record.error = Some(refusing.message.clone());
+        self.record.end = "refused";
+        if let Some(series) = &self.series {
+            self.door.router.metrics().failed(series, refusing.code());
+        }
+    }
+
+    pub(crate) fn answered(&mut self, status: StatusCode) {
+        self.record.status = status.as_u16();
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        let ms = |d: Duration| (d.as_secs_f64() * 1e6).round() / 1e3;
+        self.record.ttft_ms = self.ttft.map(ms);
+        self.record.total_ms = ms(self.started.elapsed());
+        // The ticket goes first: the place is free before the line says so.
+        drop(self.ticket.take());
+        self.door.log.write(&self.record);
+    }
+}

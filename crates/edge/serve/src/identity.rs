@@ -1,0 +1,113 @@
+//! Who a request is: its model and target, its objective and priority, its flow.
+
+use forebay_base::{Draws, Purpose, Span};
+use forebay_config::Manifests;
+use forebay_live::Router;
+use forebay_wire::headers;
+use forebay_wire::show::shown;
+use http::HeaderMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The flow of requests that name none.
+const DEFAULT_FLOW: &str = "default-flow";
+
+/// At most one line per this time tells of objectives that do not exist.
+const TELL_EVERY: Span = Span::secs(60);
+
+/// Reads identities, by the objectives and rewrites that are loaded.
+#[derive(Debug)]
+pub(crate) struct Identities {
+    manifests: Manifests,
+    draws: Draws,
+    numbers: AtomicU64,
+    told: AtomicU64,
+}
+
+/// One request's.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Identity {
+    /// The model the client asked for; empty if none.
+    pub(crate) model: String,
+    /// The model to ask the engine for.
+    pub(crate) target: String,
+    /// The objective as the client named it.
+    pub(crate) objective: Option<String>,
+    /// The objective's priority, 0 without one.
+    pub(crate) priority: i32,
+    /// The fairness id.
+    pub(crate) flow: String,
+    /// The client's own bound on its wait.
+    pub(crate) ttl: Option<Span>,
+}
+
+impl Identities {
+    pub(crate) fn new(manifests: Manifests, seed: u64) -> Identities {
+        Identities { manifests, draws: Draws::new(seed), numbers: AtomicU64::new(0), told: AtomicU64::new(0) }
+    }
+
+    /// A request id for a request that brings none.
+    pub(crate) fn request_id(&self) -> String {
+        let n = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let half = |lane| u128::from(self.draws.bits(Purpose::named("request-id"), n, lane));
+        headers::request_id(half(0) << 64 | half(1))
+    }
+
+    /// One of several, at random.
+    pub(crate) fn any<'a, T>(&self, all: &'a [T]) -> Option<&'a T> {
+        let n = self.numbers.fetch_add(1, Ordering::Relaxed);
+        all.get(self.draws.below(Purpose::named("any-endpoint"), n, 0, all.len() as u64) as usize)
+    }
+
+    /// A rewrite rule for the body's model comes before the rewrite header, and that before the body.
+    pub(crate) fn read(&self, headers: &HeaderMap, body_model: &str, router: &Router) -> Identity {
+        let n = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let draw = self.draws.unit(Purpose::named("model-rewrite"), n, 0);
+        let rule = self.manifests.rewrite(body_model, draw);
+        if let Some((manifest, target)) = rule {
+            router.metrics().rewritten(manifest, body_model, target);
+        }
+        let target = rule
+            .map(|(_, target)| target)
+            .or_else(|| headers::MODEL_REWRITE.text(headers))
+            .unwrap_or(body_model);
+        let objective = headers::OBJECTIVE.text(headers).map(str::to_owned);
+        let priority = match &objective {
+            None => 0,
+            Some(name) => self.manifests.priority(name).unwrap_or_else(|| {
+                self.unknown(name, router);
+                0
+            }),
+        };
+        Identity {
+            model: body_model.to_owned(),
+            target: target.to_owned(),
+            objective,
+            priority,
+            flow: headers::FAIRNESS_ID.text(headers).unwrap_or(DEFAULT_FLOW).to_owned(),
+            ttl: headers.get("x-llm-d-inference-ttl").and_then(|v| duration(v.to_str().ok()?)),
+        }
+    }
+
+    /// Counted always, told once a minute.
+    fn unknown(&self, name: &str, router: &Router) {
+        router.metrics().unknown_objective();
+        let now = router.clock().now().0;
+        let told = self.told.load(Ordering::Relaxed);
+        if told != 0 && now.saturating_sub(told) < TELL_EVERY.0 {
+            return;
+        }
+        if self.told.compare_exchange(told, now.max(1), Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            tracing::warn!(
+                objective = %shown(name),
+                so_far = router.metrics().unknown_objectives(),
+                "a request names an objective that does not exist; it runs at priority 0"
+            );
+        }
+    }
+}
+
+/// A positive Go duration; anything else is as if it were not there.
+fn duration(text: &str) -> Option<Span> {
+    let ns = u64::try_from(forebay_document::parse_duration(text).ok()?).ok()?;
+    (ns > 0).then_some(Span(ns))
+}
