@@ -1,0 +1,242 @@
+//! The live router on a runtime: decisions reach their waiters, and every ticket ends once.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use bytes::Bytes;
+use forebay_base::Nanos;
+use forebay_config::{Options as ConfigOptions, load};
+use forebay_kernel::{Ask, EndpointId, EndpointSpec, QueueOutcome, Reading, Refusal, Sample};
+use forebay_live::scrape::{ScrapeOptions, run};
+use forebay_live::{Clock, Options, Refused, Router, Series, plugins};
+use forebay_net::{Body, Client, ClientOptions, Listener, ServerOptions};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+fn router(config: &str) -> Arc<Router> {
+    let catalogue: Vec<_> = forebay_kernel::plugins::ALL.iter().chain(plugins::ALL).copied().collect();
+    let options = ConfigOptions { allow_experimental: true, ..ConfigOptions::default() };
+    let config = load(config, "test", &catalogue, options).unwrap();
+    Router::start(Options {
+        plan: Arc::new(config.plan(&[100, -50])),
+        seed: 1,
+        clock: Clock::real(),
+        journal: None,
+        pool_name: "pool".into(),
+    })
+    .unwrap()
+}
+
+const FLOW: &str = "
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+featureGates: [flowControl]
+plugins:
+  - type: queue-scorer
+  - type: utilization-detector
+    parameters: {metricsStalenessThreshold: 1h}
+flowControl: {defaultRequestTTL: 60s, maxRequests: 3}
+";
+
+fn sample(waiting: f64) -> Sample {
+    Sample { waiting: Reading::Value(waiting), kv: Reading::Value(0.0), ..Sample::default() }
+}
+
+fn address() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 9))
+}
+
+fn with_endpoint(r: &Router, waiting: f64) -> EndpointId {
+    let id = r.add_endpoint(EndpointSpec::named("a"), address()).unwrap();
+    r.scraped(id, Nanos::ZERO, &sample(waiting));
+    id
+}
+
+fn ask(priority: i32) -> Ask<'static> {
+    Ask { flow: "f", priority, bytes: 10, ..Ask::default() }
+}
+
+fn series(r: &Router) -> Arc<Series> {
+    r.metrics().series("m", "m", "f", 0, 0)
+}
+
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..2_000 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("never came true: {what}");
+}
+
+fn metric(r: &Router, line: &str) -> bool {
+    let text = r.metrics().render(r.view().as_ref(), 0);
+    text.lines().any(|l| l == line)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_pool_dispatches_at_once_and_tickets_end_once() {
+    let r = router(FLOW);
+    let id = with_endpoint(&r, 0.0);
+    let mut ticket = r.enter(ask(100), &series(&r)).await.unwrap();
+    assert_eq!(ticket.priority(), 100);
+    assert_eq!(ticket.upstream().unwrap().address, address());
+    let load = |r: &Router| r.view().unwrap().endpoints[0].load;
+    assert_eq!((load(&r).requests, load(&r).pending), (1, 1));
+    ticket.first_token();
+    ticket.first_token();
+    assert_eq!((load(&r).requests, load(&r).pending), (1, 0));
+    ticket.finished();
+    assert_eq!(load(&r).requests, 0);
+    drop(r.enter(ask(100), &series(&r)).await.unwrap());
+    r.enter(ask(100), &series(&r)).await.unwrap().failed();
+    let ledgers = r.view().unwrap().ledgers;
+    assert!(ledgers.balanced());
+    assert_eq!(ledgers.live, 0);
+    assert!(metric(&r, "forebay_requests_ended_total{end=\"finished\"} 1"));
+    assert!(metric(&r, "forebay_requests_ended_total{end=\"cancelled\"} 1"));
+    assert!(metric(&r, "forebay_requests_ended_total{end=\"failed\"} 1"));
+    r.remove_endpoint(id);
+    assert!(r.endpoints().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiting_requests_go_in_priority_order_once_there_is_room() {
+    let r = router(FLOW);
+    let id = with_endpoint(&r, 5.0);
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for priority in [-50, 0, 100] {
+        let (r, order) = (r.clone(), order.clone());
+        tasks.push(tokio::spawn(async move {
+            let ticket = r.enter(ask(priority), &series(&r)).await.unwrap();
+            order.lock().unwrap().push(ticket.priority());
+            // Kept, so that a place does not come free in between.
+            ticket
+        }));
+    }
+    until("all three wait", || r.view().unwrap().ledgers.queued == 3).await;
+    assert!(metric(
+        &r,
+        "llm_d_epp_flow_control_pool_saturation{inference_pool=\"pool\",stage=\"effective\"} 1.0"
+    ));
+    let full = r.enter(ask(100), &series(&r)).await.err().unwrap();
+    assert!(matches!(full, Refused::By { refusal: Refusal::Queue(QueueOutcome::RejectedCapacity), .. }));
+    r.scraped(id, Nanos::ZERO, &sample(0.0));
+    for t in tasks {
+        t.await.unwrap();
+    }
+    // One per tick, so the order of wake-ups is the order of decisions.
+    assert_eq!(*order.lock().unwrap(), [100, 0, -50]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_leaves_frees_its_place_in_the_queue() {
+    let r = router(FLOW);
+    with_endpoint(&r, 5.0);
+    let task = {
+        let r = r.clone();
+        tokio::spawn(async move { r.enter(ask(0), &series(&r)).await.map(|_| ()) })
+    };
+    until("it waits", || r.view().unwrap().ledgers.queued == 1).await;
+    task.abort();
+    assert!(task.await.unwrap_err().is_cancelled());
+    let ledgers = r.view().unwrap().ledgers;
+    assert_eq!((ledgers.queued, ledgers.live), (0, 0));
+    assert_eq!(ledgers.outcomes[QueueOutcome::EvictedContextCancelled.index()], 1);
+    let line = "llm_d_epp_flow_control_queue_size{fairness_id=\"f\",priority=\"0\",inference_pool=\"pool\",\
+                model_name=\"m\",target_model_name=\"m\"} 0";
+    assert!(metric(&r, line));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn closing_answers_what_waits() {
+    let r = router(FLOW);
+    let task = {
+        let r = r.clone();
+        tokio::spawn(async move { r.enter(ask(0), &series(&r)).await.map(|_| ()) })
+    };
+    until("it waits", || r.view().unwrap().ledgers.queued == 1).await;
+    r.close();
+    let refused = task.await.unwrap().unwrap_err();
+    assert!(matches!(refused, Refused::By { refusal: Refusal::Queue(QueueOutcome::EvictedOther), .. }));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ttls_are_kept_by_the_timer_alone() {
+    let r = router(&FLOW.replace("60s", "30ms"));
+    with_endpoint(&r, 5.0);
+    let refused = r.enter(ask(0), &series(&r)).await.err().unwrap();
+    let Refused::By { refusal, waited } = refused else { panic!("{refused:?}") };
+    assert_eq!(refusal, Refusal::Queue(QueueOutcome::EvictedTtl));
+    assert!(waited.0 >= 30_000_000, "{waited}");
+}
+
+/// A metrics endpoint whose answer can be changed.
+async fn metrics_server(text: Arc<Mutex<String>>, asked: Arc<AtomicU32>) -> SocketAddr {
+    let listener = Listener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr();
+    let handler = move |_request, _peer| {
+        asked.fetch_add(1, Ordering::SeqCst);
+        let text = text.lock().unwrap().clone();
+        async move { http::Response::new(Body::from(Bytes::from(text))) }
+    };
+    tokio::spawn(
+        async move { listener.serve(ServerOptions::default(), handler, std::future::pending()).await },
+    );
+    address
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scrapes_reach_the_kernel_and_missing_metrics_are_not_zero() {
+    let text = Arc::new(Mutex::new(
+        "vllm:num_requests_waiting{engine=\"0\"} 2.0\nvllm:num_requests_running 3\nvllm:kv_cache_usage_perc 0.4\n\
+         vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\"} 1.0\n"
+            .to_owned(),
+    ));
+    let asked = Arc::new(AtomicU32::new(0));
+    let address = metrics_server(text.clone(), asked.clone()).await;
+    let r = router(FLOW);
+    r.add_endpoint(EndpointSpec::named("a"), address).unwrap();
+    let client = Arc::new(Client::new(ClientOptions::default()));
+    let scraping = tokio::spawn(run(r.clone(), client, ScrapeOptions::default()));
+    let sample = |r: &Router| r.view().unwrap().endpoints[0].sample;
+    until("a scrape has come", || r.view().unwrap().endpoints[0].fresh).await;
+    assert_eq!(sample(&r).waiting, Reading::Value(2.0));
+    assert_eq!(sample(&r).kv, Reading::Value(0.4));
+    assert_eq!((sample(&r).block_tokens, sample(&r).blocks), (Some(16), Some(100)));
+    assert_eq!(r.view().unwrap().saturation.effective, 0.5);
+    *text.lock().unwrap() = "vllm:num_requests_waiting 0\n".into();
+    until("KV use is missing", || sample(&r).kv == Reading::Missing).await;
+    assert_eq!(r.view().unwrap().saturation.effective, 1.0);
+    let before = asked.load(Ordering::SeqCst);
+    until("scrapes go on", || asked.load(Ordering::SeqCst) > before + 2).await;
+    scraping.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watched_file_moves_the_pool_and_a_bad_one_does_not() {
+    let path = std::env::temp_dir().join(format!("forebay-endpoints-{}.yaml", std::process::id()));
+    let write = |text: &str| std::fs::write(&path, text).unwrap();
+    write("endpoints:\n- {name: a, address: 127.0.0.1, port: \"8001\"}\n");
+    let r = router(FLOW);
+    let mut discovery = forebay_live::discovery::FileDiscovery::new(&path);
+    discovery.load(&r).unwrap();
+    let names = |r: &Router| {
+        let mut n: Vec<String> = r.endpoints().all().iter().map(|u| u.authority.clone()).collect();
+        n.sort();
+        n
+    };
+    assert_eq!(names(&r), ["127.0.0.1:8001"]);
+    let watching = tokio::spawn(discovery.watch(r.clone()));
+    write(
+        "endpoints:\n- {name: b, address: 127.0.0.1, port: \"8002\"}\n- {name: c, address: 127.0.0.1, port: \"8003\"}\n",
+    );
+    until("the file is read again", || names(&r) == ["127.0.0.1:8002", "127.0.0.1:8003"]).await;
+    write("endpoints: 5\n");
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    assert_eq!(names(&r).len(), 2);
+    watching.abort();
+    std::fs::remove_file(&path).unwrap();
+}
