@@ -1,2 +1,114 @@
-//! The forebay binary.
-fn main() {}
+//! The `forebay` binary: arguments in, text out. Everything that decides lives in the libraries.
+
+mod catalogue;
+mod commands;
+mod input;
+mod layout;
+mod runtime;
+mod values;
+
+use clap::{Parser, Subcommand};
+use commands::{config, emulate, plugins, policy, replay, serve};
+use forebay_base::Diagnostics;
+use std::io::{self, ErrorKind, Write};
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// What was asked for could not be done, or a check came out negative.
+const FAILURE: u8 = 1;
+/// The command line or an input file is wrong (`EX_USAGE`).
+const USAGE: u8 = 64;
+
+/// Priority flow control for LLM inference fleets.
+#[derive(Debug, Parser)]
+#[command(
+    name = "forebay",
+    version,
+    max_term_width = 100,
+    disable_help_subcommand = true,
+    after_help = "Exit codes: 0 done, 1 failed, 64 wrong usage or a wrong input file."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(Box<serve::Serve>),
+    Emulate(emulate::Emulate),
+    #[command(subcommand)]
+    Config(config::Config),
+    Plugins(plugins::Plugins),
+    #[command(subcommand)]
+    Policy(policy::Policy),
+    Replay(replay::Replay),
+}
+
+impl Command {
+    fn run(&self, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
+        match self {
+            Command::Serve(c) => c.run(out),
+            Command::Emulate(c) => c.run(out),
+            Command::Config(c) => c.run(out),
+            Command::Plugins(c) => c.run(out),
+            Command::Policy(c) => c.run(out),
+            Command::Replay(c) => c.run(out),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            // Help and version arrive here, too, and go to stdout. A reader that has left is no failure.
+            let wrong = e.use_stderr();
+            let _ = e.print();
+            return if wrong { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
+        }
+    };
+    // Not locked: threads of long-running commands write there, too.
+    let mut out = io::BufWriter::new(io::stdout());
+    let done = cli.command.run(&mut out);
+    // What was printed before a failure is shown before it.
+    let flushed = out.flush();
+    match done.and_then(|code| Ok(flushed.map(|()| code)?)) {
+        Ok(code) => code,
+        Err(e) => report(&e),
+    }
+}
+
+/// Says on stderr what went wrong and chooses the exit code.
+fn report(e: &anyhow::Error) -> ExitCode {
+    let pipe = |c: &(dyn std::error::Error + 'static)| {
+        c.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe)
+    };
+    if e.chain().any(pipe) {
+        // Whoever read the output has seen enough.
+        return ExitCode::SUCCESS;
+    }
+    let mut err = io::stderr().lock();
+    // With stderr gone there is nobody left to tell.
+    let code = if let Some(found) = e.downcast_ref::<Diagnostics>() {
+        let _ = writeln!(err, "{found}");
+        USAGE
+    } else {
+        let _ = writeln!(err, "error: {e:#}");
+        if e.is::<input::Unusable>() { USAGE } else { FAILURE }
+    };
+    ExitCode::from(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

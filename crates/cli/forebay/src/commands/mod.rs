@@ -1,0 +1,8 @@
+//! One module per command.
+
+pub(crate) mod config;
+pub(crate) mod emulate;
+pub(crate) mod plugins;
+pub(crate) mod policy;
+pub(crate) mod replay;
+pub(crate) mod serve;

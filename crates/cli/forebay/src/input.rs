@@ -1,0 +1,93 @@
+//! Input files and the flags that several commands share.
+
+use crate::catalogue::catalogue;
+use clap::Args;
+use forebay_base::Diagnostics;
+use forebay_config::{Config, Manifests, Options, load};
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+/// An input or a command line that cannot be used; one sentence without a full stop.
+#[derive(Debug)]
+pub(crate) struct Unusable(pub(crate) String);
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unusable {}
+
+/// How alpha plugins are treated.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct StabilityFlags {
+    /// Load alpha plugins without a warning
+    #[arg(long)]
+    allow_experimental_plugins: bool,
+    /// Refuse alpha plugins, as llm-d-router does, unless --allow-experimental-plugins is given
+    #[arg(long)]
+    strict_stability: bool,
+}
+
+impl StabilityFlags {
+    pub(crate) fn options(self) -> Options {
+        Options {
+            allow_experimental: self.allow_experimental_plugins,
+            strict_stability: self.strict_stability,
+        }
+    }
+}
+
+/// The text of a file, or of stdin for `-`, with its name for messages.
+///
+/// # Errors
+/// [`Unusable`] if it cannot be read.
+pub(crate) fn text(path: &Path) -> Result<(String, String), Unusable> {
+    let stdin = path == Path::new("-");
+    let name = if stdin { "stdin".to_owned() } else { path.display().to_string() };
+    let mut text = String::new();
+    let read = if stdin {
+        io::stdin().lock().read_to_string(&mut text).map(|_| text)
+    } else {
+        std::fs::read_to_string(path)
+    };
+    read.map(|text| (text, name.clone())).map_err(|e| Unusable(format!("{name}: cannot be read: {e}")))
+}
+
+/// A configuration with its objectives.
+pub(crate) struct Loaded {
+    pub(crate) config: Config,
+    pub(crate) manifests: Manifests,
+}
+
+/// Loads a configuration and, if given, the manifests beside it. Warnings go to stderr.
+///
+/// # Errors
+/// Everything that is wrong in any of the files, or [`Unusable`].
+pub(crate) fn configuration(
+    config: &Path,
+    objectives: Option<&PathBuf>,
+    flags: StabilityFlags,
+) -> anyhow::Result<Loaded> {
+    let (text, name) = text(config)?;
+    let config = load(&text, &name, &catalogue(), flags.options());
+    let manifests = objectives.map_or(Ok(Manifests::default()), |path| Manifests::read_path(path));
+    match (config, manifests) {
+        (Ok(config), Ok(manifests)) => {
+            let mut warnings = config.warnings.clone();
+            warnings.0.extend(manifests.warnings.0.iter().cloned());
+            if !warnings.0.is_empty() {
+                // A warning that nobody can see is no reason to stop.
+                let _ = writeln!(io::stderr(), "{warnings}");
+            }
+            Ok(Loaded { config, manifests })
+        }
+        (config, manifests) => {
+            let mut found = config.map_or_else(|d| d, |c| c.warnings);
+            found.0.extend(manifests.map_or_else(|d| d, |m| m.warnings).0);
+            Err(Diagnostics(found.0).into())
+        }
+    }
+}
