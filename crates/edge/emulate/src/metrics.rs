@@ -300,6 +300,10 @@ impl Metrics {
             ],
         );
         one(w, "generation_tokens", "Number of generation tokens processed.", p.generation_tokens);
+        self.endings(w, base);
+    }
+
+    fn endings(&self, w: &mut Writer, base: &Labels<'_>) {
         let ended = |f: Finished| self.finished[f as usize] as f64;
         self.labelled(
             w,

@@ -1,7 +1,7 @@
 //! Misbehaviour on purpose.
 
 use crate::client::{Client, collect, get, post, post_with};
-use crate::{run, spec, start};
+use crate::{run, slow, spec, start};
 use forebay_emulate::{Emulator, Faults, Refuse, StallMetrics};
 use serde_json::{Value, json};
 use std::io::ErrorKind;
@@ -89,7 +89,7 @@ fn connections_can_be_refused_and_accepted_again() {
 #[test]
 fn a_stream_is_reset_after_so_many_tokens() {
     run(async {
-        let e = start(&spec(), |o| o.faults.reset_after_tokens = Some(3)).await;
+        let e = start(&slow(), |o| o.faults.reset_after_tokens = Some(3)).await;
         let mut client = Client::connect(&e).await.unwrap();
         let response = client.send("POST", TEXT, &[], ask(500, true)).await.unwrap();
         assert_eq!(response.status(), 200);

@@ -1,14 +1,14 @@
 //! Answers, streaming and not, and the errors.
 
 use crate::client::{Client, get, post, post_with};
-use crate::{run, spec, start, until};
+use crate::{run, slow, spec, start, until};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
 const TEXT: &str = "/v1/completions";
 
-fn hi(more: Value) -> Value {
+fn hi(more: &Value) -> Value {
     let mut body = json!({"model": "tiny", "messages": [{"role": "user", "content": "Hi there"}]});
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     body
@@ -18,7 +18,7 @@ fn hi(more: Value) -> Value {
 fn a_whole_answer_has_vllms_fields() {
     run(async {
         let e = start(&spec(), |_| {}).await;
-        let a = post_with(&e, CHAT, &[("x-request-id", "abc")], hi(json!({"max_tokens": 3}))).await;
+        let a = post_with(&e, CHAT, &[("x-request-id", "abc")], hi(&json!({"max_tokens": 3}))).await;
         assert_eq!(a.status, 200);
         assert_eq!(a.headers["content-type"], "application/json");
         assert_eq!(a.headers["x-forebay-emulated"], "true");
@@ -47,7 +47,7 @@ fn a_whole_answer_has_vllms_fields() {
 fn a_chat_stream_has_a_role_a_chunk_per_token_and_usage() {
     run(async {
         let e = start(&spec(), |_| {}).await;
-        let body = hi(json!({"max_tokens": 5, "stream": true, "stream_options": {"include_usage": true}}));
+        let body = hi(&json!({"max_tokens": 5, "stream": true, "stream_options": {"include_usage": true}}));
         let a = post(&e, CHAT, body).await;
         assert_eq!(a.headers["content-type"], "text/event-stream; charset=utf-8");
         let events = a.events();
@@ -67,7 +67,7 @@ fn a_chat_stream_has_a_role_a_chunk_per_token_and_usage() {
         // The same request gives the same text, streaming or not.
         let text: String =
             events[1..6].iter().map(|e| e["choices"][0]["delta"]["content"].as_str().unwrap()).collect();
-        let whole = post(&e, CHAT, hi(json!({"max_tokens": 5}))).await.json();
+        let whole = post(&e, CHAT, hi(&json!({"max_tokens": 5}))).await.json();
         assert_eq!(whole["choices"][0]["message"]["content"], text);
     });
 }
@@ -98,7 +98,7 @@ fn a_text_stream_can_carry_usage_in_each_chunk() {
 fn several_choices_and_several_prompts() {
     run(async {
         let e = start(&spec(), |_| {}).await;
-        let v = post(&e, CHAT, hi(json!({"max_tokens": 4, "n": 2}))).await.json();
+        let v = post(&e, CHAT, hi(&json!({"max_tokens": 4, "n": 2}))).await.json();
         let choices = v["choices"].as_array().unwrap();
         assert_eq!(choices.iter().map(|c| c["index"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 1]);
         assert_ne!(choices[0]["message"]["content"], choices[1]["message"]["content"]);
@@ -156,7 +156,7 @@ fn stop_strings_end_the_text() {
         assert_eq!(streamed, cut);
         assert_eq!(events.last().unwrap()["choices"][0]["stop_reason"], stop);
         // Without a limit a chat ends by itself.
-        let v = post(&e, CHAT, hi(json!({}))).await.json();
+        let v = post(&e, CHAT, hi(&json!({}))).await.json();
         assert_eq!(
             (&v["choices"][0]["finish_reason"], &v["usage"]["completion_tokens"]),
             (&json!("stop"), &json!(256))
@@ -237,10 +237,10 @@ fn the_small_endpoints_answer() {
 #[test]
 fn a_client_that_leaves_frees_its_slot() {
     run(async {
-        let mut spec = spec();
+        let mut spec = slow();
         spec.max_num_seqs = Some(1);
         let e = start(&spec, |_| {}).await;
-        let endless = |stream: bool| hi(json!({"ignore_eos": true, "stream": stream})).to_string();
+        let endless = |stream: bool| hi(&json!({"ignore_eos": true, "stream": stream})).to_string();
         // One streams, one waits behind it without streaming.
         let mut running = Client::connect(&e).await.unwrap();
         let mut response = running.send("POST", CHAT, &[], endless(true)).await.unwrap();
@@ -262,30 +262,35 @@ fn a_client_that_leaves_frees_its_slot() {
         let abort = r#"vllm:request_success_total{engine="0",finished_reason="abort",model_name="tiny"} 2.0"#;
         assert!(text.lines().any(|l| l == abort), "{text}");
         // The slot is free for the next.
-        assert_eq!(post(&e, CHAT, hi(json!({"max_tokens": 2}))).await.status, 200);
+        assert_eq!(post(&e, CHAT, hi(&json!({"max_tokens": 2}))).await.status, 200);
     });
 }
 
 #[test]
 fn lower_priority_values_go_first() {
     run(async {
-        let mut spec = spec();
+        let mut spec = slow();
         spec.max_num_seqs = Some(1);
         spec.scheduling = forebay_engine::Scheduling::Priority;
         let e = start(&spec, |_| {}).await;
-        let body = |priority: i32, tokens: u32| hi(json!({"priority": priority, "max_tokens": tokens}));
-        let (e, order) = (&e, std::sync::Mutex::new(Vec::new()));
-        let ask = async |priority: i32, tokens: u32| {
-            assert_eq!(post(e, CHAT, body(priority, tokens)).await.status, 200);
+        let ask = |priority: i32| hi(&json!({"priority": priority, "max_tokens": 2}));
+        let mut first = Client::connect(&e).await.unwrap();
+        let endless = hi(&json!({"ignore_eos": true, "stream": true})).to_string();
+        let response = first.send("POST", CHAT, &[], endless).await.unwrap();
+        until(&e, |p| p.running == 1).await;
+        let order = std::sync::Mutex::new(Vec::new());
+        let wait = async |priority: i32| {
+            assert_eq!(post(&e, CHAT, ask(priority)).await.status, 200);
             order.lock().unwrap().push(priority);
         };
-        tokio::join!(ask(9, 1500), async {
-            until(e, |p| p.running == 1).await;
-            tokio::join!(ask(5, 10), async {
-                until(e, |p| p.waiting == 1).await;
-                ask(-5, 10).await;
+        tokio::join!(wait(5), async {
+            until(&e, |p| p.waiting == 1).await;
+            tokio::join!(wait(-5), async {
+                until(&e, |p| p.waiting == 2).await;
+                drop(response);
+                first.leave();
             });
         });
-        assert_eq!(*order.lock().unwrap(), [9, -5, 5]);
+        assert_eq!(*order.lock().unwrap(), [-5, 5]);
     });
 }

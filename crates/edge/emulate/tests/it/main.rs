@@ -21,6 +21,14 @@ fn spec() -> EngineSpec {
     spec
 }
 
+/// The same with steps of 10 ms, where a test needs a request that does not end while it looks on: the
+/// longest takes twenty seconds.
+fn slow() -> EngineSpec {
+    let mut spec = spec();
+    spec.hardware.factors.step = Span::millis(10);
+    spec
+}
+
 async fn start(spec: &EngineSpec, change: impl FnOnce(&mut Options)) -> Emulator {
     let mut options = Options::new(&spec.model);
     change(&mut options);

@@ -1,7 +1,7 @@
 //! `/metrics`: names, types, values, and time.
 
-use crate::client::{get, post};
-use crate::{run, spec, start, until};
+use crate::client::{Client, get, post};
+use crate::{run, slow, spec, start, until};
 use forebay_engine::EngineSpec;
 use forebay_wire::prom::visit;
 use serde_json::json;
@@ -129,18 +129,23 @@ fn the_values_add_up() {
 #[test]
 fn the_time_to_first_token_includes_the_queue() {
     run(async {
-        let mut spec = spec();
+        let mut spec = slow();
         spec.max_num_seqs = Some(1);
         let e = start(&spec, |_| {}).await;
-        let body = |n: u32| json!({"model": "tiny", "prompt": "Hello", "max_tokens": n});
-        tokio::join!(post(&e, "/v1/completions", body(400)), async {
-            until(&e, |p| p.running == 1).await;
-            post(&e, "/v1/completions", body(1)).await
+        let body = |n: u32| json!({"model": "tiny", "prompt": "Hello", "max_tokens": n, "stream": n > 1});
+        let mut first = Client::connect(&e).await.unwrap();
+        let response = first.send("POST", "/v1/completions", &[], body(2000).to_string()).await.unwrap();
+        tokio::join!(post(&e, "/v1/completions", body(1)), async {
+            until(&e, |p| p.waiting == 1).await;
+            let before = e.published().steps;
+            until(&e, |p| p.steps >= before + 5).await;
+            drop(response);
+            first.leave();
         });
         let s = samples(&get(&e, "/metrics").await.body);
         let queue = s["vllm:request_queue_time_seconds_sum"];
-        // 400 steps of a fifth of a millisecond and more went by; the second waited for most of them.
-        assert!(queue > 0.02, "{queue}");
+        assert!(queue > 0.05, "five steps of 10 ms went by while it waited: {queue}");
+        assert_eq!(s["vllm:request_queue_time_seconds_count"], 1.0);
         assert!(s["vllm:time_to_first_token_seconds_sum"] > queue);
     });
 }
@@ -169,10 +174,9 @@ fn preemptions_show_while_the_cache_is_too_small() {
         let mut spec = spec();
         spec.num_gpu_blocks_override = Some(21);
         let e = start(&spec, |_| {}).await;
-        let body = |i: u32| json!({"model": "tiny", "prompt": format!("Number {i}"), "max_tokens": 250});
-        let (a, b) = tokio::join!(post(&e, "/v1/completions", body(1)), post(&e, "/v1/completions", body(2)));
-        assert_eq!((a.status.as_u16(), b.status.as_u16()), (200, 200));
-        assert_eq!(b.json()["usage"]["completion_tokens"], 250);
+        let body = json!({"model": "tiny", "prompt": "Hello", "max_tokens": 250, "n": 2});
+        let v = post(&e, "/v1/completions", body).await.json();
+        assert_eq!(v["usage"]["completion_tokens"], 500);
         let s = samples(&get(&e, "/metrics").await.body);
         assert!(s["vllm:num_preemptions_total"] >= 1.0);
         assert_eq!(s["vllm:request_num_preemptions_sum"], s["vllm:num_preemptions_total"]);
