@@ -2,7 +2,6 @@
 
 use crate::catalogue::catalogue;
 use clap::Args;
-use forebay_base::Diagnostics;
 use forebay_config::{Config, Manifests, Options, load};
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -87,7 +86,7 @@ pub(crate) fn configuration(
         (config, manifests) => {
             let mut found = config.map_or_else(|d| d, |c| c.warnings);
             found.0.extend(manifests.map_or_else(|d| d, |m| m.warnings).0);
-            Err(Diagnostics(found.0).into())
+            Err(found.into())
         }
     }
 }

@@ -9,6 +9,8 @@ fn help_reads_well() {
     let mut text = String::new();
     for args in [
         &["--help"][..],
+        &["serve", "--help"],
+        &["emulate", "--help"],
         &["config", "--help"],
         &["config", "check", "--help"],
         &["config", "schema", "--help"],
