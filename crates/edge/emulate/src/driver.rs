@@ -46,8 +46,12 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
-    /// Registers the reader, then lets it look: `Pending` if `look` finds nothing.
-    pub(crate) fn poll<T>(&self, cx: &mut Context<'_>, look: impl FnOnce(&[Part]) -> Option<T>) -> Poll<T> {
+    /// Lets the reader look; if there is nothing yet, registers it and lets it look again, so that what
+    /// comes in between is not missed.
+    pub(crate) fn poll<T>(&self, cx: &mut Context<'_>, look: impl Fn(&[Part]) -> Option<T>) -> Poll<T> {
+        if let Some(found) = look(&self.parts) {
+            return Poll::Ready(found);
+        }
         *self.waker.lock() = Some(cx.waker().clone());
         look(&self.parts).map_or(Poll::Pending, Poll::Ready)
     }

@@ -178,7 +178,9 @@ fn check(options: &Options) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Accepts connections, each in a task of its own that ends with the server's.
+/// Accepts connections, each in a task of its own that ends with the server's. This is not the listener
+/// of `forebay-net`, because the socket itself has to misbehave: it closes to refuse connections, and
+/// resets them half way through an answer.
 async fn accept(server: Arc<Server>, listener: TcpListener, addr: SocketAddr) {
     let mut listener = Some(listener);
     let mut faults = server.faults.subscribe();

@@ -101,7 +101,8 @@ impl Engine {
     }
 
     /// Collects into `hits` the cached blocks that the request starts with. At least one token must be
-    /// computed, so a hit ends before the last known token. Returns how many of them nobody holds.
+    /// computed, so a hit ends before the last known token. Returns how many of them nobody holds. The
+    /// work is that of the cached part of one prompt, each time the head of the queue is considered.
     fn find_prefix(&mut self, slot: u32) -> u32 {
         self.hits.clear();
         let mut idle = 0;
@@ -207,7 +208,8 @@ impl Engine {
         out.push(EngineEvent::Preempted { id: seq.id, at });
     }
 
-    /// How long the step takes. Its cost is looked up once per composition; from one pure decode step
+    /// How long the step takes. A chunk of one token costs what a decode costs, whether it continues a
+    /// prompt or an output: both attend to what came before with one query. The cost is looked up once per composition; from one pure decode step
     /// to the next only the context grows.
     fn price(&mut self, batch: &mut Batch) {
         let mut c = Composition::default();

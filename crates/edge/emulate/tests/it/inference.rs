@@ -1,6 +1,6 @@
 //! Answers, streaming and not, and the errors.
 
-use crate::client::{Client, get, post, post_with};
+use crate::client::{Client, collect, get, post, post_with};
 use crate::{run, slow, spec, start, until};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
@@ -263,6 +263,40 @@ fn a_client_that_leaves_frees_its_slot() {
         assert!(text.lines().any(|l| l == abort), "{text}");
         // The slot is free for the next.
         assert_eq!(post(&e, CHAT, hi(&json!({"max_tokens": 2}))).await.status, 200);
+    });
+}
+
+#[test]
+fn a_reader_that_lags_loses_nothing_and_holds_nothing_up() {
+    run(async {
+        let e = start(&spec(), |_| {}).await;
+        let mut client = Client::connect(&e).await.unwrap();
+        let body = json!({"model": "tiny", "prompt": "x", "max_tokens": 2000, "stream": true}).to_string();
+        let response = client.send("POST", TEXT, &[], body).await.unwrap();
+        until(&e, |p| p.generation_tokens == 2000 && p.running == 0).await;
+        let events = collect(response).await.unwrap().events();
+        assert_eq!(events.len(), 2000);
+        let v = post(&e, TEXT, json!({"model": "tiny", "prompt": "x", "max_tokens": 2000})).await.json();
+        let text: String = events.iter().map(|e| e["choices"][0]["text"].as_str().unwrap()).collect();
+        assert_eq!(v["choices"][0]["text"], text);
+    });
+}
+
+#[test]
+fn many_servers_run_in_one_process() {
+    run(async {
+        let mut all = Vec::new();
+        for _ in 0..20 {
+            all.push(start(&spec(), |_| {}).await);
+        }
+        for (i, e) in all.iter().enumerate() {
+            assert_eq!(post(e, CHAT, hi(&json!({"max_tokens": i + 1}))).await.status, 200);
+        }
+        let tokens: Vec<u64> = all.iter().map(|e| e.published().generation_tokens).collect();
+        assert_eq!(tokens, (1..=20).collect::<Vec<_>>());
+        let addr = all[0].addr();
+        all.remove(0).shutdown().await;
+        assert!(tokio::net::TcpStream::connect(addr).await.is_err(), "its socket is closed");
     });
 }
 
