@@ -1,0 +1,347 @@
+//! `forebay serve`: the router.
+
+use crate::catalogue::catalogue;
+use crate::input::{self, Loaded, StabilityFlags, Unusable};
+use crate::runtime::{block_on, log_to_stderr, stop_signal};
+use crate::values::{EndpointUrl, duration, endpoint, quantity, resolve};
+use anyhow::Context;
+use clap::Args;
+use forebay_config::{DEFAULT_CONFIG, Manifests, load};
+use forebay_emulate::Emulator;
+use forebay_engine::EngineSpec;
+use forebay_kernel::EndpointSpec;
+use forebay_live::discovery::FileDiscovery;
+use forebay_live::engines::Engines;
+use forebay_live::lines::{self, LinesWriter};
+use forebay_live::scrape::{self, ScrapeOptions};
+use forebay_live::{Clock, Options, Router, journal};
+use forebay_net::{Client, ClientOptions, CollectLimits, ServerOptions};
+use forebay_serve::{DoorOptions, Parsers, ServeOptions, Server};
+use std::hash::{BuildHasher, Hasher};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+const ARTICLE: &str = include_str!("../../../../../examples/article.yaml");
+const OBJECTIVES: &str = include_str!("../../../../../examples/objectives.yaml");
+
+/// Access log lines that wait for their file beyond this are dropped and counted.
+const ACCESS_LOG_BUFFER: usize = 16 << 20;
+
+/// Route requests to an inference pool, holding them in priority bands while it is full
+///
+/// Without configuration and endpoints, serves a pool of emulated vLLM servers with the soft-reflective
+/// ceiling, to try things out.
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// EndpointPickerConfig to decide by (`-` is stdin)
+    #[arg(long, visible_alias = "config-file", value_name = "FILE", help_heading = "Pool and policy")]
+    config: Option<PathBuf>,
+    /// EndpointPickerConfig as text
+    #[arg(long, value_name = "YAML", conflicts_with = "config", help_heading = "Pool and policy")]
+    config_text: Option<String>,
+    /// InferenceObjective and InferenceModelRewrite manifests
+    #[arg(long, value_name = "FILE|DIR", help_heading = "Pool and policy")]
+    objectives: Option<PathBuf>,
+    /// A model server, as http://HOST:PORT; repeatable
+    #[arg(long = "endpoint", value_name = "URL", value_parser = endpoint, help_heading = "Pool and policy")]
+    endpoints: Vec<EndpointUrl>,
+    /// Start although no endpoint is configured
+    #[arg(long, help_heading = "Pool and policy")]
+    allow_empty_pool: bool,
+    /// Name of the pool in metrics
+    #[arg(long, value_name = "NAME", default_value = "default", help_heading = "Pool and policy")]
+    pool_name: String,
+    #[command(flatten)]
+    stability: StabilityFlags,
+
+    /// Front port: the API
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080", help_heading = "Ports and limits")]
+    listen: String,
+    /// Admin port: /metrics, /healthz, /readyz
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9090", help_heading = "Ports and limits")]
+    admin_listen: String,
+    /// Proxy paths that begin like this, beside the inference APIs; repeatable
+    #[arg(long = "proxy-path", value_name = "PREFIX", help_heading = "Ports and limits")]
+    proxy_paths: Vec<String>,
+    /// Largest request body; more is answered with 413
+    #[arg(long, value_name = "SIZE", default_value = "64Mi", value_parser = quantity, help_heading = "Ports and limits")]
+    max_body: u64,
+    /// Time for a request's head, and for an idle connection
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration, help_heading = "Ports and limits")]
+    header_timeout: Duration,
+    /// Time for a request's body, extended by a second per 64 KiB received
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration, help_heading = "Ports and limits")]
+    body_timeout: Duration,
+    /// Time to connect to an endpoint
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration, help_heading = "Ports and limits")]
+    connect_timeout: Duration,
+    /// Time from sending a request to the head of its answer
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration, help_heading = "Ports and limits")]
+    first_byte_timeout: Duration,
+    /// Time between two pieces of an answer
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = duration, help_heading = "Ports and limits")]
+    idle_timeout: Duration,
+    /// After SIGTERM: how long new requests still come in while /readyz says no
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration, help_heading = "Ports and limits")]
+    shutdown_delay: Duration,
+    /// After that: how long queued and running requests may take
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration, help_heading = "Ports and limits")]
+    drain_timeout: Duration,
+
+    /// Time between scrapes of an endpoint's metrics, at least 50ms
+    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = duration, help_heading = "Observation")]
+    refresh_metrics_interval: Duration,
+    /// One JSON line per request: a file, `-` for stdout, or `off`
+    #[arg(long, value_name = "FILE", default_value = "-", help_heading = "Observation")]
+    access_log: String,
+    /// Write every input and decision of the kernel here, for `forebay replay`
+    #[arg(long, value_name = "FILE", help_heading = "Observation")]
+    decision_log: Option<PathBuf>,
+    /// Log filter, on stderr
+    #[arg(long, value_name = "FILTER", default_value = "info", help_heading = "Observation")]
+    log: String,
+    /// Seed of all draws; random if not given
+    #[arg(long, value_name = "N", help_heading = "Observation")]
+    seed: Option<u64>,
+}
+
+impl Serve {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
+        log_to_stderr(&self.log)?;
+        let loaded = self.load()?;
+        let discovery = loaded.config.discovery().and_then(|d| d.values.text("path")).map(PathBuf::from);
+        let emulated = self.config.is_none()
+            && self.config_text.is_none()
+            && self.endpoints.is_empty()
+            && !self.allow_empty_pool;
+        if self.endpoints.is_empty() && discovery.is_none() && !emulated && !self.allow_empty_pool {
+            return Err(Unusable(
+                "the configuration names no endpoints; give --endpoint http://HOST:PORT, a `file-discovery` \
+                 plugin in dataLayer.discovery, or --allow-empty-pool"
+                    .into(),
+            )
+            .into());
+        }
+        block_on(self.serve(out, loaded, discovery, emulated))
+    }
+
+    fn load(&self) -> anyhow::Result<Loaded> {
+        if let Some(file) = &self.config {
+            return input::configuration(file, self.objectives.as_ref(), self.stability);
+        }
+        let emulated = self.config_text.is_none() && self.endpoints.is_empty() && !self.allow_empty_pool;
+        let (text, name) = match &self.config_text {
+            Some(text) => (text.as_str(), "--config-text"),
+            None if emulated => (ARTICLE, "examples/article.yaml"),
+            None => (DEFAULT_CONFIG, "built-in configuration"),
+        };
+        let mut options = self.stability.options();
+        // What is built in is no news to the reader.
+        options.allow_experimental |= self.config_text.is_none();
+        let config = load(text, name, &catalogue(), options)?;
+        let manifests = match &self.objectives {
+            Some(path) => Manifests::read_path(path)?,
+            None if emulated => Manifests::read([("examples/objectives.yaml", OBJECTIVES)])?,
+            None => Manifests::default(),
+        };
+        Ok(Loaded { config, manifests })
+    }
+
+    async fn serve(
+        &self,
+        out: &mut dyn Write,
+        loaded: Loaded,
+        discovery: Option<PathBuf>,
+        emulated: bool,
+    ) -> anyhow::Result<ExitCode> {
+        let Loaded { config, manifests } = loaded;
+        let seed = self.seed.unwrap_or_else(random_seed);
+        let (journal, journal_writer) = self.decision_log()?;
+        let plan = Arc::new(config.plan(&manifests.priorities()));
+        let options =
+            Options { plan, seed, clock: Clock::real(), journal, pool_name: self.pool_name.clone() };
+        let router = Router::start(options).context("the router cannot be started")?;
+        let pool = if emulated { start_emulated_pool(&router).await? } else { Vec::new() };
+        for e in &self.endpoints {
+            router.add_endpoint(EndpointSpec::named(&e.authority), resolve(e).await?);
+        }
+        let watched = config.discovery().is_some_and(|d| d.values.bool("watchFile"));
+        if let Some(path) = discovery {
+            let mut files = FileDiscovery::new(path);
+            files.load(&router).map_err(|e| Unusable(e.to_string()))?;
+            if watched {
+                tokio::spawn(files.watch(router.clone()));
+            }
+        }
+        let (access_log, access_writer) = self.access_log()?;
+        let options = self.serve_options(&router, &config, manifests, seed, emulated, access_log);
+        let server = Server::bind(&self.listen, &self.admin_listen, options).await?;
+        let scraping = scrape::run(
+            router.clone(),
+            Arc::new(Client::new(ClientOptions { max_idle: 2, ..ClientOptions::default() })),
+            self.scrape_options(&config)?,
+        );
+        let scraping = tokio::spawn(scraping);
+        announce(out, &server, &router, emulated, &pool)?;
+        let stop = stop_signal()?;
+        let broken = {
+            let router = router.clone();
+            async move { router.broken().await }
+        };
+        let stopping = async {
+            tokio::select! {
+                name = stop => tracing::info!(signal = name, "shutting down"),
+                () = broken => tracing::error!("shutting down: the kernel has failed"),
+            }
+        };
+        server.run(stopping).await;
+        scraping.abort();
+        router.end_journal();
+        drop((journal_writer, access_writer));
+        Ok(if router.is_broken() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+
+    fn decision_log(
+        &self,
+    ) -> anyhow::Result<(Option<Box<dyn forebay_kernel::journal::Journal>>, Option<LinesWriter>)> {
+        let Some(path) = &self.decision_log else { return Ok((None, None)) };
+        let (journal, writer) =
+            journal::open(path).with_context(|| format!("--decision-log {}", path.display()))?;
+        Ok((Some(Box::new(journal)), Some(writer)))
+    }
+
+    fn access_log(&self) -> anyhow::Result<(Option<lines::Lines>, Option<LinesWriter>)> {
+        let start = |file: Box<dyn Write + Send>| {
+            lines::write_to("access-log", file, ACCESS_LOG_BUFFER).context("the access log cannot be started")
+        };
+        let (lines, writer) = match self.access_log.as_str() {
+            "off" => return Ok((None, None)),
+            "-" => start(Box::new(std::io::stdout()))?,
+            path => {
+                let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+                start(Box::new(file.with_context(|| format!("--access-log {path}"))?))?
+            }
+        };
+        Ok((Some(lines), Some(writer)))
+    }
+
+    fn scrape_options(&self, config: &forebay_config::Config) -> anyhow::Result<ScrapeOptions> {
+        let mut options = ScrapeOptions {
+            interval: self.refresh_metrics_interval.max(forebay_live::plugins::MIN_SCRAPE_INTERVAL.to_std()),
+            ..ScrapeOptions::default()
+        };
+        for (source, extractors) in config.sources() {
+            if source.descriptor.name != "metrics-data-source" {
+                continue;
+            }
+            options.apply_source(&source.values);
+            if let Some(e) = extractors.iter().find(|e| e.descriptor.name == "core-metrics-extractor") {
+                options.engines = Engines::from_values(&e.values).map_err(Unusable)?;
+            }
+        }
+        Ok(options)
+    }
+
+    fn serve_options(
+        &self,
+        router: &Arc<Router>,
+        config: &forebay_config::Config,
+        manifests: Manifests,
+        seed: u64,
+        emulated: bool,
+        access_log: Option<lines::Lines>,
+    ) -> ServeOptions {
+        ServeOptions {
+            router: router.clone(),
+            manifests,
+            seed,
+            door: DoorOptions {
+                limits: CollectLimits {
+                    max_bytes: self.max_body,
+                    timeout: self.body_timeout,
+                    ..CollectLimits::default()
+                },
+                max_answer_bytes: 64 << 20,
+                proxy_paths: self.proxy_paths.clone(),
+                parsers: Parsers::of_config(config),
+                emulated,
+            },
+            server: ServerOptions {
+                header_timeout: self.header_timeout,
+                grace: self.drain_timeout,
+                ..ServerOptions::default()
+            },
+            client: ClientOptions {
+                connect_timeout: self.connect_timeout,
+                headers_timeout: self.first_byte_timeout,
+                idle_timeout: self.idle_timeout,
+                ..ClientOptions::default()
+            },
+            access_log,
+            stop_delay: self.shutdown_delay,
+        }
+    }
+}
+
+/// Two servers of the article's model and hardware, in this process.
+async fn start_emulated_pool(router: &Router) -> anyhow::Result<Vec<Emulator>> {
+    let spec = EngineSpec::named("qwen3-14b", "h100")?;
+    let mut pool = Vec::new();
+    for n in 0..2 {
+        let options = forebay_emulate::Options { seed: n, ..forebay_emulate::Options::new(&spec.model) };
+        let server = Emulator::start(&spec, options).await?;
+        router.add_endpoint(EndpointSpec::named(format!("emulated-{n}")), server.addr());
+        pool.push(server);
+    }
+    Ok(pool)
+}
+
+/// Seeds hash maps of the standard library, and so differs from process to process.
+fn random_seed() -> u64 {
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
+/// The ready line, and for an emulated pool what to try.
+fn announce(
+    out: &mut dyn Write,
+    server: &Server,
+    router: &Router,
+    emulated: bool,
+    pool: &[Emulator],
+) -> std::io::Result<()> {
+    let (api, admin) = (server.front_addr(), server.admin_addr());
+    if emulated {
+        writeln!(out, "EMULATED POOL: answers are synthetic, their timing is that of Qwen3-14B on H100.")?;
+        for p in pool {
+            let c = p.config();
+            writeln!(
+                out,
+                "  {}  max_num_seqs {}  max_num_batched_tokens {}  KV blocks {}",
+                p.url(),
+                c.max_num_seqs,
+                c.max_num_batched_tokens,
+                c.num_gpu_blocks
+            )?;
+        }
+        let url = format!("http://{api}/v1/chat/completions");
+        writeln!(
+            out,
+            "\nTry:\n  curl {url} -H 'content-type: application/json' \\\n    \
+             -H 'x-llm-d-inference-objective: critical' \\\n    \
+             -d '{{\"model\":\"qwen3-14b\",\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}],\"max_tokens\":32}}'\n  \
+             curl -N {url} -H 'content-type: application/json' \\\n    \
+             -H 'x-llm-d-inference-objective: sheddable' \\\n    \
+             -d '{{\"model\":\"qwen3-14b\",\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}],\"max_tokens\":32,\"stream\":true}}'\n  \
+             curl http://{admin}/metrics\n"
+        )?;
+    }
+    writeln!(
+        out,
+        "forebay ready: api http://{api} admin http://{admin} endpoints {}",
+        router.endpoints().len()
+    )?;
+    out.flush()
+}

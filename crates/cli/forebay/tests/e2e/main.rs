@@ -1,0 +1,9 @@
+//! The router end to end: real processes over loopback.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod emulated;
+mod process;
+mod proxying;
+mod queueing;
+mod starting;
+mod upstream;
