@@ -2,6 +2,7 @@
 
 use crate::gates::Gates;
 use crate::instances::Instance;
+use crate::proxy::ProxyConfig;
 use forebay_base::{Diagnostics, Span};
 use forebay_kernel::plan::{
     BandPlan, BandTemplate, Driver, FlowPlan, Plan, PrefixPlan, Profile, WeightedScorer,
@@ -29,6 +30,8 @@ pub struct Config {
     pub data_layer: DataLayer,
     /// The request parsers in the order in which they are asked.
     pub parsers: Vec<usize>,
+    /// The HTTP door.
+    pub proxy: ProxyConfig,
     /// What the reader should know; no errors among them.
     pub warnings: Diagnostics,
 }

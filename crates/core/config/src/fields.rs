@@ -1,5 +1,6 @@
-//! The fields of `EndpointPickerConfig`, as llm-d-router v0.10 has them, and our `gatePluginRef`.
+//! The fields of `EndpointPickerConfig`, as llm-d-router v0.10 has them, and our `gatePluginRef` and `proxy`.
 
+use crate::proxy::PROXY;
 use crate::table::{Field, Shape};
 use forebay_kernel::plugin::{Bounds, Kind, ParamKind};
 
@@ -67,6 +68,7 @@ pub static TOP: &[Field] = &[
          saturationDetector.",
     ),
     Field::new("requestHandler", Shape::Object(HANDLER), "How requests are read."),
+    Field::new("proxy", Shape::Object(PROXY), "Limits and time-outs of the HTTP door. Not in llm-d-router."),
     Field::deprecated(
         "saturationDetector",
         Shape::Object(DETECTOR),

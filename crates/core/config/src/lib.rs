@@ -15,6 +15,7 @@ mod load;
 pub mod manifests;
 mod params;
 mod print;
+pub mod proxy;
 mod schema;
 pub mod table;
 
@@ -24,4 +25,5 @@ pub use gates::Gates;
 pub use instances::{Instance, Options};
 pub use load::{DEFAULT_CONFIG, load};
 pub use manifests::Manifests;
+pub use proxy::{ProxyConfig, RetryOn};
 pub use schema::schema;

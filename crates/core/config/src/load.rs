@@ -110,6 +110,7 @@ fn resolve(
     };
     let parsers = parsers(&top, parser_names, &all, found);
     let data_layer = data_layer(&top, metrics, &all, found);
+    let proxy = crate::proxy::read(&top, found);
     if found.has_errors() {
         return None;
     }
@@ -122,6 +123,7 @@ fn resolve(
         flow,
         data_layer,
         parsers,
+        proxy,
         warnings: Diagnostics::default(),
     })
 }

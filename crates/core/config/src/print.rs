@@ -2,6 +2,7 @@
 
 use crate::config::{BandConfig, Config, FlowConfig};
 use crate::fields::{API_VERSION, KIND};
+use crate::proxy::ProxyConfig;
 use forebay_base::Span;
 use forebay_kernel::plugin::{Value, Values};
 use std::fmt;
@@ -38,7 +39,29 @@ fn document(c: &Config) -> Out {
         let parsers = Out::List(c.parsers.iter().map(|&i| reference(c, i)).collect());
         top.push(("requestHandler", Out::Map(vec![("parsers", parsers)])));
     }
+    top.push(("proxy", proxy(&c.proxy)));
     Out::Map(top)
+}
+
+fn proxy(p: &ProxyConfig) -> Out {
+    let count = |n: u64| Out::Scalar(n.to_string());
+    let time = |t: Span| Out::Scalar(t.to_string());
+    Out::Map(vec![
+        ("maxBody", count(p.max_body)),
+        ("maxBufferedBytes", count(p.max_buffered_bytes)),
+        ("maxConnections", count(p.max_connections)),
+        ("headerTimeout", time(p.header_timeout)),
+        ("bodyTimeout", time(p.body_timeout)),
+        ("writeTimeout", time(p.write_timeout)),
+        ("connectTimeout", time(p.connect_timeout)),
+        ("firstByteTimeout", time(p.first_byte_timeout)),
+        ("idleTimeout", time(p.idle_timeout)),
+        ("keepIdle", time(p.keep_idle)),
+        ("retryOn", text(p.retry_on.word())),
+        ("checkModels", Out::Scalar(p.check_models.to_string())),
+        ("shutdownDelay", time(p.shutdown_delay)),
+        ("drainTimeout", time(p.drain_timeout)),
+    ])
 }
 
 fn plugins(c: &Config) -> Out {

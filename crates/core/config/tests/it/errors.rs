@@ -34,6 +34,25 @@ const ROWS: &[Row] = &[
         7,
         &["flowControl.priorityBands[1].maxByte", "did you mean \"maxBytes\"?"],
     ),
+    row(
+        "a proxy limit of nothing",
+        "proxy:\n  maxBody: 1Mi\n  maxConnections: 0\n",
+        5,
+        &["proxy.maxConnections", "maxConnections is 0", "expected more than 0"],
+    ),
+    row(
+        "a negative proxy time",
+        "proxy: {keepIdle: -1s}\n",
+        3,
+        &["proxy.keepIdle", "is negative", "expected at least 0"],
+    ),
+    row(
+        "an unknown retry rule",
+        "proxy: {retryOn: first-bite}\n",
+        3,
+        &["proxy.retryOn", "did you mean \"first-byte\"?"],
+    ),
+    row("an unknown proxy field", "proxy: {maxBodys: 1}\n", 3, &["did you mean \"maxBody\"?"]),
     row("wrong type", "plugins: {a: b}\n", 3, &["found a mapping", "expected a list"]),
     row(
         "unknown gate",

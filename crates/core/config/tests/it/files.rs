@@ -72,7 +72,8 @@ fn objectives_and_rewrites_are_looked_up() {
 #[test]
 fn weights_are_kept_over_many_draws() {
     let m = Manifests::read([("m.yaml", MANIFESTS)]).unwrap();
-    let ones = (0..1000).filter(|i| m.rewrite("a", f64::from(*i) / 1000.0) .map(|r| r.1) == Some("one")).count();
+    let ones =
+        (0..1000).filter(|i| m.rewrite("a", f64::from(*i) / 1000.0).map(|r| r.1) == Some("one")).count();
     assert_eq!(ones, 250);
 }
 

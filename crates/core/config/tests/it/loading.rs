@@ -300,3 +300,25 @@ fn later_documents_are_pointed_out() {
     assert!(config.warnings.to_string().contains("only the first document is read"));
     assert_eq!(HEAD.lines().count(), 2);
 }
+
+#[test]
+fn the_proxy_section_sets_what_it_names_and_leaves_the_rest() {
+    use forebay_config::{ProxyConfig, RetryOn};
+    let text = format!(
+        "{HEAD}proxy:\n  maxBody: 1Ki\n  firstByteTimeout: 1m30s\n  retryOn: first-byte\n  checkModels: false\n  keepIdle: 0s\n"
+    );
+    let config = load(&text, "", &catalogue(), Options::default()).unwrap();
+    let expected = ProxyConfig {
+        max_body: 1024,
+        first_byte_timeout: Span::secs(90),
+        retry_on: RetryOn::FirstByte,
+        check_models: false,
+        keep_idle: Span::ZERO,
+        ..ProxyConfig::default()
+    };
+    assert_eq!(config.proxy, expected);
+    assert_eq!(load("", "", &catalogue(), Options::default()).unwrap().proxy, ProxyConfig::default());
+    for r in [RetryOn::Never, RetryOn::Connect, RetryOn::FirstByte] {
+        assert_eq!(RetryOn::of_word(r.word()), Some(r));
+    }
+}

@@ -12,8 +12,8 @@ fn again(config: &Config) -> Config {
 fn same(a: &Config, b: &Config) {
     assert_eq!(a.to_string(), b.to_string());
     assert_eq!(
-        (&a.gates, &a.profile, a.handler, a.detector, &a.flow, &a.data_layer, &a.parsers),
-        (&b.gates, &b.profile, b.handler, b.detector, &b.flow, &b.data_layer, &b.parsers)
+        (&a.gates, &a.profile, a.handler, a.detector, &a.flow, &a.data_layer, &a.parsers, a.proxy),
+        (&b.gates, &b.profile, b.handler, b.detector, &b.flow, &b.data_layer, &b.parsers, b.proxy)
     );
     let plugins = |c: &Config| -> Vec<_> {
         c.plugins.iter().map(|i| (i.name.clone(), i.descriptor.name, i.values.clone())).collect()
@@ -72,15 +72,20 @@ prop_compose! {
         writeln!(t, "requestHandler: {{parsers: [{}]}}", parsers.iter().map(|p| format!("{{pluginRef: {p}}}")).collect::<Vec<_>>().join(", ")).unwrap();
         writeln!(t, "flowControl:\n  saturationDetector: {{pluginRef: {}}}", quoted(&format!("{detector}d"))).unwrap();
         writeln!(t, "  usageLimitPolicyPluginRef: priority-holdback-policy").unwrap();
+        let mut proxy = String::new();
         if let Some(ns) = ttl { writeln!(t, "  defaultRequestTTL: {ns}ns").unwrap(); }
         if let Some(s) = empty { writeln!(t, "  noEndpointRequestTTL: {s}m").unwrap(); }
         if let Some(b) = bytes { writeln!(t, "  maxBytes: {b}\n  defaultPriorityBand: {{maxBytes: {b}}}").unwrap(); }
+        if let Some(b) = bytes.filter(|b| *b != "0") {
+            writeln!(proxy, "proxy: {{maxBody: {b}, maxConnections: {picks}, retryOn: first-byte, checkModels: {inject}, keepIdle: {stale}ns}}").unwrap();
+        }
         if negative { writeln!(t, "  defaultNegativePriorityBand: {{maxRequests: 9}}").unwrap(); }
         writeln!(t, "  priorityBands:{}", if bands.is_empty() { " []" } else { "" }).unwrap();
         for (p, n) in bands {
             writeln!(t, "    - priority: {p}").unwrap();
             if let Some(n) = n { writeln!(t, "      maxRequests: {n}").unwrap(); }
         }
+        t.push_str(&proxy);
         t
     }
 }
