@@ -40,9 +40,6 @@ pub(crate) fn read_all(
     for p in params {
         let entry = given.iter().find(|(name, _)| *name == p.name).map(|(_, e)| *e);
         if let Some(e) = entry.filter(|e| !e.value.is_null()) {
-            if matches!(p.kind, ParamKind::Any) {
-                continue;
-            }
             match read(&e.value, &p.kind, &decode::join(path, p.name), found) {
                 Some(v) => values.0.push((p.name, v)),
                 None => good = false,
@@ -124,8 +121,7 @@ pub(crate) fn read(node: &Node, kind: &ParamKind, path: &str, found: &mut Diagno
             values.into_iter().collect::<Option<Vec<Value>>>().map(Value::List)
         }
         ParamKind::Object(params) => read_all(Some(node), params, path, found).map(Value::Object),
-        // Accepted where it stands in a list; there is no value to keep.
-        ParamKind::Any => Some(Value::Object(Values::default())),
+        ParamKind::Any => Some(Value::Given),
     }
 }
 

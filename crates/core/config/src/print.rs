@@ -152,6 +152,8 @@ fn value(v: &Value) -> Out {
         Value::Span(s) => Out::Scalar(s.to_string()),
         Value::List(items) => Out::List(items.iter().map(value).collect()),
         Value::Object(fields) => values(fields),
+        // What was given is not known; a mapping without fields reads back as given.
+        Value::Given => Out::Scalar("{}".to_owned()),
     }
 }
 

@@ -16,7 +16,10 @@ pub struct Ask<'a> {
     pub prompt_tokens: u32,
     /// Chained hashes of the prompt's blocks, first block first; empty if no prefix index is in use.
     pub prefix: Arc<[u64]>,
-    /// The request's own bound on its wait in the queue; it can only shorten the configured one.
+    /// Tokens per block of `prefix`, as it was hashed; 0 without hashes.
+    pub block_tokens: u32,
+    /// The request's own bound on its wait in the queue while the pool has endpoints; it can only shorten
+    /// the configured one. 0 is none.
     pub ttl: Option<Span>,
 }
 
@@ -37,4 +40,6 @@ pub struct Asked {
     pub prompt_tokens: u32,
     /// Chained block hashes of the prompt.
     pub prefix: Arc<[u64]>,
+    /// Tokens per block of `prefix`.
+    pub block_tokens: u32,
 }

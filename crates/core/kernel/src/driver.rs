@@ -38,6 +38,11 @@ impl Ticks {
         t.since(self.origin).0.div_ceil(TICK.0)
     }
 
+    /// The instant of a tick.
+    pub(crate) fn at(&self, tick: u64) -> Nanos {
+        self.origin + Span(tick.saturating_mul(TICK.0))
+    }
+
     /// The instant of the planned tick, if it is ever reached.
     pub(crate) fn wake(&self) -> Option<Nanos> {
         let ns = self.planned?.checked_mul(TICK.0)?;

@@ -1,7 +1,9 @@
 //! Queues: bands by priority, flows inside bands, requests inside flows.
 //!
 //! A band knows its flows by small integers. What an operation costs does not depend on idle flows, and
-//! grows with the logarithm of queued requests. Idle flows are forgotten after [`FLOW_IDLE`].
+//! grows with the logarithm of queued requests. Idle flows are forgotten some arrivals after
+//! [`FLOW_IDLE`]: each arrival visits its own band and one further band, in turns, so that bands without
+//! traffic shrink, too. Tables keep the room of their greatest size.
 
 use crate::effect::QueueOutcome;
 use crate::plan::{BandTemplate, FlowPlan};
@@ -14,9 +16,9 @@ use std::sync::Arc;
 /// An idle flow is forgotten after this long (llm-d-router's default).
 pub const FLOW_IDLE: Span = Span::secs(300);
 
-/// A dynamic band that is no longer wanted is forgotten after being idle for this long (llm-d-router's
-/// default).
-pub const BAND_IDLE: Span = Span::secs(600);
+/// Idle flows looked at per visit of a band. An arrival adds at most one, so lists get shorter, and what
+/// an arrival costs does not depend on how many flows there were.
+const LOOKS: u32 = 4;
 
 /// Added to the longer of the two TTLs: past it a request leaves whatever the pool does (llm-d-router's
 /// own bound of the caller's wait).
@@ -61,7 +63,6 @@ pub(crate) struct Band {
     free: Vec<u32>,
     /// Flows that may be idle, by the time of their last look.
     idle: VecDeque<(Nanos, u32)>,
-    last_used: Nanos,
 }
 
 impl Clone for Band {
@@ -77,7 +78,6 @@ impl Clone for Band {
             flows: self.flows.clone(),
             free: self.free.clone(),
             idle: self.idle.clone(),
-            last_used: self.last_used,
         }
     }
 }
@@ -100,7 +100,7 @@ pub struct BandView {
 }
 
 impl Band {
-    fn new(priority: i32, template: BandTemplate, wanted: bool, key: u64, now: Nanos) -> Band {
+    fn new(priority: i32, template: BandTemplate, wanted: bool, key: u64) -> Band {
         Band {
             priority,
             fairness: template.fairness.start(),
@@ -112,7 +112,6 @@ impl Band {
             flows: Vec::new(),
             free: Vec::new(),
             idle: VecDeque::new(),
-            last_used: now,
         }
     }
 
@@ -145,6 +144,11 @@ impl Band {
         f
     }
 
+    /// Whether nothing is lost with it.
+    fn is_spare(&self) -> bool {
+        !self.wanted && self.requests == 0 && self.names.is_empty()
+    }
+
     fn slot(&mut self, flow: u32) -> &mut FlowSlot {
         self.flows[flow as usize].as_mut().expect("a queued request holds its flow")
     }
@@ -153,7 +157,6 @@ impl Band {
     fn settle(&mut self, flow: u32, now: Nanos) {
         let slot = self.flows[flow as usize].as_mut().expect("a queued request holds its flow");
         slot.last_used = now;
-        self.last_used = now;
         if let Some((head, _)) = slot.queue.peek() {
             self.fairness.head_changed(flow, head);
         } else {
@@ -165,9 +168,11 @@ impl Band {
         }
     }
 
-    /// Forgets flows idle for [`FLOW_IDLE`]. Each flow is looked at once per that time at most.
+    /// Forgets some of the flows that have been idle for [`FLOW_IDLE`]. Each flow is looked at once per that
+    /// time at most.
     fn collect(&mut self, now: Nanos) {
-        while let Some(&(looked, flow)) = self.idle.front() {
+        for _ in 0..LOOKS {
+            let Some(&(looked, flow)) = self.idle.front() else { return };
             if now.since(looked) < FLOW_IDLE {
                 return;
             }
@@ -213,15 +218,14 @@ pub(crate) struct Queues {
     pub(crate) empty_pool: bool,
     pub(crate) regime_since: Nanos,
     hash_key: u64,
+    /// The band that the next visit goes to.
+    visit: usize,
 }
 
 impl Queues {
     pub(crate) fn new(plan: &FlowPlan, empty_pool: bool, hash_key: u64, now: Nanos) -> Queues {
-        let bands: Vec<Band> = plan
-            .bands
-            .iter()
-            .map(|b| Band::new(b.priority, b.template.clone(), true, hash_key, now))
-            .collect();
+        let bands: Vec<Band> =
+            plan.bands.iter().map(|b| Band::new(b.priority, b.template.clone(), true, hash_key)).collect();
         debug_assert!(bands.windows(2).all(|w| w[0].priority > w[1].priority), "bands must fall strictly");
         Queues {
             priorities: bands.iter().map(|b| b.priority).collect(),
@@ -233,6 +237,7 @@ impl Queues {
             empty_pool,
             regime_since: now,
             hash_key,
+            visit: 0,
         }
     }
 
@@ -290,18 +295,13 @@ impl Queues {
     /// When a request queued at `since` has waited long enough.
     ///
     /// The budget of the pool's present state counts from the later of `since` and the last change of
-    /// that state; past the longer budget plus two seconds it is over in any case.
+    /// that state; past the longer budget plus two seconds it is over in any case. The request's own bound,
+    /// unless it is 0, shortens the budget of a pool with endpoints.
     pub(crate) fn deadline(&self, plan: &FlowPlan, since: Nanos, own: Option<Span>) -> Nanos {
-        let budget = if self.empty_pool {
-            plan.no_endpoint_ttl
-        } else {
-            match (plan.ttl, own) {
-                (Some(a), Some(b)) => Some(a.min(b)),
-                (a, b) => a.or(b),
-            }
-        };
+        let waiting = plan.ttl.into_iter().chain(own.filter(|&o| o > Span::ZERO)).min();
+        let budget = if self.empty_pool { plan.no_endpoint_ttl } else { waiting };
         let soft = budget.map_or(Nanos::NEVER, |b| since.max(self.regime_since) + b);
-        let hard = match (plan.ttl, plan.no_endpoint_ttl) {
+        let hard = match (waiting, plan.no_endpoint_ttl) {
             (Some(a), Some(b)) => since + a.max(b) + BACKSTOP,
             _ => Nanos::NEVER,
         };
@@ -385,23 +385,41 @@ impl Queues {
         }
     }
 
-    /// Makes exactly these priorities (and those of the plan, and 0) provisioned. Bands that are not
-    /// wanted any more go once they are idle for [`BAND_IDLE`]. Returns old index -> new index.
-    pub(crate) fn provision(&mut self, plan: &FlowPlan, wanted: &[i32], now: Nanos) -> Vec<Option<u32>> {
+    /// Makes exactly these priorities (and those of the plan, and 0) provisioned. Bands that are not wanted
+    /// any more go at once if they have no flows, else with their last flow ([`Queues::sweep`]). Returns
+    /// old index -> new index.
+    pub(crate) fn provision(&mut self, plan: &FlowPlan, wanted: &[i32]) -> Vec<Option<u32>> {
         let fixed = |p: i32| p == 0 || plan.bands.iter().any(|b| b.priority == p);
         for b in &mut self.bands {
             b.wanted = fixed(b.priority) || wanted.contains(&b.priority);
         }
-        let old: Vec<i32> = self.priorities.clone();
-        self.bands.retain(|b| b.wanted || b.requests > 0 || now.since(b.last_used) < BAND_IDLE);
+        self.bands.retain(|b| !b.is_spare());
         for &p in wanted {
             if !self.bands.iter().any(|b| b.priority == p) {
                 let template = if p < 0 { &plan.default_negative_band } else { &plan.default_band };
-                self.bands.push(Band::new(p, template.clone(), true, self.hash_key, now));
+                self.bands.push(Band::new(p, template.clone(), true, self.hash_key));
             }
         }
         self.bands.sort_by_key(|b| std::cmp::Reverse(b.priority));
-        self.priorities.clear();
+        self.renumber()
+    }
+
+    /// Visits one band, another one each time: forgets some of its idle flows, and the band itself if it is
+    /// not wanted and has none left. Returns old index -> new index if a band has gone.
+    pub(crate) fn sweep(&mut self, now: Nanos) -> Option<Vec<Option<u32>>> {
+        self.visit = (self.visit + 1) % self.bands.len();
+        let band = &mut self.bands[self.visit];
+        band.collect(now);
+        if !band.is_spare() {
+            return None;
+        }
+        self.bands.remove(self.visit);
+        Some(self.renumber())
+    }
+
+    /// After bands have come or gone: old index -> new index.
+    fn renumber(&mut self) -> Vec<Option<u32>> {
+        let old = std::mem::take(&mut self.priorities);
         self.priorities.extend(self.bands.iter().map(|b| b.priority));
         old.iter().map(|p| self.priorities.iter().position(|q| q == p).map(|i| i as u32)).collect()
     }

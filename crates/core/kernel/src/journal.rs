@@ -1,7 +1,8 @@
 //! The decision log: a line per input, and a line per decision of every cycle that did something.
 //!
 //! Lines are plain text. Inputs start with `>`, outputs with `<`; then the instant in nanoseconds, a
-//! verb, and fields in a fixed order. Fed back through [`crate::replay`], the inputs give the same bytes.
+//! verb, and fields in a fixed order. What elapsed time has decided stands before the input that found it
+//! so; only a wake stands before what it decides. Fed back through [`crate::replay`], the inputs give the same bytes.
 
 use crate::ask::Ask;
 use crate::effect::{Effects, Id, Refusal};
@@ -163,12 +164,13 @@ impl Effects {
             let ttl = OrDash(ask.ttl.map(|t| t.0));
             let prefix = List(&ask.prefix, |h, f| write!(f, "{h:x}"));
             self.write(format_args!(
-                "> {} offer {} {} {} {} {ttl} {prefix}",
+                "> {} offer {} {} {} {} {ttl} {} {prefix}",
                 now.0,
                 Escaped(ask.flow),
                 ask.priority,
                 ask.bytes,
-                ask.prompt_tokens
+                ask.prompt_tokens,
+                ask.block_tokens
             ));
         }
     }

@@ -1,17 +1,20 @@
 //! The state machine: inputs are `(now, event)`, outputs are [`Effects`].
 
+mod decide;
+mod views;
+
 use crate::ask::{Ask, Asked};
 use crate::driver::Ticks;
-use crate::effect::{Effect, Effects, End, Id, Ledgers, QueueOutcome, Refusal};
-use crate::flow::{BandView, Enqueue, Queues};
-use crate::plan::{FlowPlan, Plan};
-use crate::policy::{CycleFacts, HeadKey};
+use crate::effect::{Effects, End, Id, Ledgers, QueueOutcome, Refusal};
+use crate::flow::Queues;
+use crate::plan::Plan;
+use crate::policy::CycleFacts;
 use crate::pool::{EndpointId, EndpointSpec, Pool, Sample};
-use crate::prefix::{self, PrefixIndex};
-use crate::saturation::{Saturation, StageSaturation};
-use crate::schedule::{self, Scene, Scratch};
-use crate::table::{Entry, Queued, Running, State, Table};
-use forebay_base::{Draws, Nanos, Span};
+use crate::prefix::PrefixIndex;
+use crate::saturation::Saturation;
+use crate::schedule::Scratch;
+use crate::table::{Entry, State, Table};
+use forebay_base::{Draws, Nanos};
 use std::sync::Arc;
 
 /// What became of a dispatched request.
@@ -23,17 +26,6 @@ pub enum Progress {
     Finished,
     /// It will not be.
     Failed,
-}
-
-/// How a cycle ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cycle {
-    /// One request left the queue.
-    Moved,
-    /// A ceiling stopped it before anything that waits.
-    Blocked,
-    /// The gate held the head, or nothing waits.
-    Quiet,
 }
 
 /// One decision kernel. It is `Clone`, so that it can be forked.
@@ -49,6 +41,7 @@ pub struct Kernel {
     index: Option<PrefixIndex>,
     cells: Vec<u64>,
     ticks: Ticks,
+    /// One per band, always.
     ceilings: Vec<f64>,
     numbers: u64,
     cycles: u64,
@@ -61,9 +54,8 @@ impl Kernel {
     /// A kernel with an empty pool. `now` is the origin of its ticks.
     pub fn new(plan: Arc<Plan>, seed: u64, now: Nanos, fx: &mut Effects) -> Kernel {
         fx.log_start(seed, now);
-        let draws = Draws::new(seed);
-        Kernel {
-            draws,
+        let mut kernel = Kernel {
+            draws: Draws::new(seed),
             clock: now,
             pool: Pool::default(),
             saturation: Saturation::new(),
@@ -79,7 +71,9 @@ impl Kernel {
             draining: false,
             scratch: Scratch::default(),
             plan,
-        }
+        };
+        kernel.ceilings = kernel.nominal_ceilings();
+        kernel
     }
 
     // --- Inputs -------------------------------------------------------------------------------------
@@ -108,17 +102,27 @@ impl Kernel {
         }
     }
 
-    /// Metrics of an endpoint have arrived; `taken` is when the endpoint was asked for them.
+    /// Metrics of an endpoint have arrived; `taken` is when the endpoint was asked for them. Metrics that
+    /// were taken before the last ones do nothing. A reading that is no finite number counts as missing;
+    /// block size and number of blocks stay as last reported when a scrape does not tell them.
     pub fn scraped(&mut self, now: Nanos, id: EndpointId, taken: Nanos, sample: &Sample, fx: &mut Effects) {
         let now = self.advance(now, fx);
         fx.log_scrape(now, id, taken, sample);
-        let Some(e) = self.pool.get_mut(id) else { return };
-        e.sample = Some(*sample);
-        e.sampled = now;
+        let Some(e) = self.pool.get_mut(id).filter(|e| taken >= e.taken) else { return };
+        let last = e.sample.unwrap_or_default();
+        let sample = Sample {
+            waiting: sample.waiting.finite(),
+            running: sample.running.finite(),
+            kv: sample.kv.finite(),
+            block_tokens: sample.block_tokens.filter(|&n| n > 0).or(last.block_tokens),
+            blocks: sample.blocks.filter(|&n| n > 0).or(last.blocks),
+        };
+        e.sample = Some(sample);
+        (e.sampled, e.taken) = (now, taken);
         e.stale = false;
         self.saturation.touch(&*self.plan.detector, e);
         if let (Some(index), Some(blocks)) = (&mut self.index, sample.blocks) {
-            index.report_capacity(id.index, blocks, sample.block_tokens.unwrap_or(16));
+            index.report_capacity(id.index, blocks, sample.block_tokens);
         }
         self.replan();
     }
@@ -128,6 +132,9 @@ impl Kernel {
     pub fn offer(&mut self, now: Nanos, ask: &Ask<'_>, fx: &mut Effects) -> Id {
         let now = self.advance(now, fx);
         fx.log_offer(now, ask);
+        if let Some(moved) = self.queues.as_mut().and_then(|q| q.sweep(now)) {
+            self.bands_moved(&moved);
+        }
         let band = self.queues.as_ref().map(|q| q.band_of(ask.priority));
         let priority = match (band, &self.queues) {
             (Some(b), Some(q)) => q.priorities()[b as usize],
@@ -141,11 +148,14 @@ impl Kernel {
             bytes: ask.bytes,
             prompt_tokens: ask.prompt_tokens,
             prefix: ask.prefix.clone(),
+            block_tokens: ask.block_tokens,
         };
         self.numbers += 1;
         self.ledgers.accepted += 1;
         self.ledgers.live += 1;
-        let denied = self.plan.admitters.iter().any(|a| !a.admit(&asked, &self.pool, self.draws));
+        // A router that shuts down says so, whatever an admitter would say.
+        let denied =
+            !self.draining && self.plan.admitters.iter().any(|a| !a.admit(&asked, &self.pool, self.draws));
         let id = self.table.insert(asked);
         if denied {
             self.refuse(now, id, Refusal::Denied, fx);
@@ -161,18 +171,16 @@ impl Kernel {
     pub fn gone(&mut self, now: Nanos, id: Id, fx: &mut Effects) {
         let now = self.advance(now, fx);
         fx.log_id(now, "gone", id);
-        let Some(entry) = self.table.remove(id) else { return };
-        match entry.state {
-            State::Queued(ref q) => {
-                let (band, flow) = (q.band, q.flow);
-                self.dequeue(now, id.index, &entry.asked, band, flow);
-                self.queue_outcome(QueueOutcome::EvictedContextCancelled);
-                if self.queued() == 0 {
-                    self.ticks.planned = None;
-                }
+        if matches!(self.table.get(id), Some(Entry { state: State::Queued(_), .. })) {
+            self.take_out(now, id);
+            self.queue_outcome(QueueOutcome::EvictedContextCancelled);
+            if self.queued() == 0 {
+                self.ticks.planned = None;
             }
-            State::Running(ref r) => self.release(r),
-            State::Deciding => {}
+        }
+        let Some(entry) = self.table.remove(id) else { return };
+        if let State::Running(r) = &entry.state {
+            self.release(r);
         }
         self.ended(End::Cancelled);
     }
@@ -208,15 +216,15 @@ impl Kernel {
         self.advance(now, fx);
     }
 
-    /// Exactly these priorities are wanted beside the configured ones: bands come at once and go when
-    /// they have been idle.
+    /// Exactly these priorities are wanted beside the configured ones. Bands come at once; those that are
+    /// not wanted any more go at once if they have no flows, else some arrivals after their last flow was
+    /// forgotten.
     pub fn provision(&mut self, now: Nanos, priorities: &[i32], fx: &mut Effects) {
         let now = self.advance(now, fx);
         fx.log_provision(now, priorities);
         let (Some(queues), Some(plan)) = (&mut self.queues, &self.plan.flow) else { return };
-        let moved = queues.provision(plan, priorities, now);
-        self.table.rebind(&moved);
-        self.replan();
+        let moved = queues.provision(plan, priorities);
+        self.bands_moved(&moved);
     }
 
     /// No new requests from here on; what is queued goes on.
@@ -237,74 +245,6 @@ impl Kernel {
         self.ticks.planned = None;
     }
 
-    // --- Views --------------------------------------------------------------------------------------
-
-    /// When [`Kernel::wake`] has to be called next; `None` while nothing can happen by itself.
-    pub fn next_wake(&self) -> Option<Nanos> {
-        let deadline = self.queues.as_ref().and_then(Queues::next_deadline).map(|(t, _)| t);
-        match (deadline, self.ticks.wake()) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
-    }
-
-    /// The two ledgers.
-    pub fn ledgers(&self) -> Ledgers {
-        Ledgers { queued: self.queued(), ..self.ledgers }
-    }
-
-    /// The endpoints.
-    pub fn pool(&self) -> &Pool {
-        &self.pool
-    }
-
-    /// Saturation at the last input.
-    pub fn saturation(&mut self) -> StageSaturation {
-        self.saturation.get(&*self.plan.detector, &self.pool)
-    }
-
-    /// The bands, highest priority first; none without flow control.
-    pub fn bands(&self) -> impl Iterator<Item = BandView> + '_ {
-        self.queues.iter().flat_map(Queues::views)
-    }
-
-    /// Ceilings of the last cycle, in the order of [`Kernel::bands`].
-    pub fn ceilings(&self) -> &[f64] {
-        &self.ceilings
-    }
-
-    /// Requests and body bytes queued in all bands.
-    pub fn queue_totals(&self) -> (u64, u64) {
-        self.queues.as_ref().map_or((0, 0), |q| (q.requests(), q.bytes()))
-    }
-
-    /// Cycles executed so far; counted ones are not among them.
-    pub fn cycles(&self) -> u64 {
-        self.cycles
-    }
-
-    /// The plan in force.
-    pub fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
-    /// Estimated bytes of the prefix index.
-    pub fn index_bytes(&self) -> u64 {
-        self.index.as_ref().map_or(0, PrefixIndex::bytes)
-    }
-
-    /// The priority of the band a live request runs in.
-    pub fn priority_of(&self, id: Id) -> Option<i32> {
-        self.table.get(id).map(|e| e.asked.priority)
-    }
-
-    /// Tokens per block to hash prompts with; 0 if no prefix index is in use. The first endpoint that
-    /// reports a block size decides.
-    pub fn block_tokens(&self) -> u32 {
-        let reported = || self.pool.iter().find_map(|e| e.sample.and_then(|s| s.block_tokens));
-        self.plan.prefix.map_or(0, |p| prefix::block_tokens(&p, reported()))
-    }
-
     // --- Time ---------------------------------------------------------------------------------------
 
     /// Brings the state to `now`: counted ticks, metrics turned stale, deadlines, and the planned cycle.
@@ -315,11 +255,15 @@ impl Kernel {
         let due = self.ticks.through(now);
         let planned = self.ticks.planned.filter(|&p| p <= due);
         let limit = planned.map_or(due, |p| p - 1);
-        let plan = self.plan.clone();
-        while let Some(edge) = self.saturation.edge(&*plan.detector, &self.pool).filter(|&e| e <= now) {
+        while let Some(edge) = self.saturation.edge(&*self.plan.detector, &self.pool).filter(|&e| e <= now) {
             // Ticks before the edge still saw the old saturation.
             self.count_ticks(self.ticks.before(edge).min(limit));
-            self.saturation.age(&*plan.detector, &mut self.pool, edge);
+            // The first tick that sees this edge sees all others up to it, too: they are one step, and so
+            // is everything after the last tick that is counted, or if nothing counts ticks.
+            let tick = self.ticks.from(edge);
+            let counted = tick <= limit && !self.cells.is_empty();
+            let until = if counted { self.ticks.at(tick).min(now) } else { now };
+            self.saturation.age(&*self.plan.detector, &mut self.pool, until);
         }
         self.count_ticks(limit);
         while let Some((_, handle)) =
@@ -358,16 +302,17 @@ impl Kernel {
         self.ticks.planned = (self.queued() > 0).then_some(self.ticks.done + 1);
     }
 
-    /// Plans the next tick to execute after a cycle.
-    fn plan_next(&mut self, flow: &FlowPlan, saturation: f64, ended: Cycle) {
+    /// Bands have come or gone: old index -> new index.
+    fn bands_moved(&mut self, moved: &[Option<u32>]) {
+        self.table.rebind(moved);
+        let now = self.nominal_ceilings();
+        let last = std::mem::replace(&mut self.ceilings, now);
+        for (ceiling, to) in last.into_iter().zip(moved) {
+            if let Some(to) = to {
+                self.ceilings[*to as usize] = ceiling;
+            }
+        }
         self.replan();
-        let Some(next) = self.ticks.planned.filter(|_| ended == Cycle::Blocked) else { return };
-        let Some(queues) = &self.queues else { return };
-        let facts = CycleFacts { saturation, priorities: queues.priorities() };
-        let promised = next.saturating_add(flow.limit.steady(&facts, &self.cells));
-        let edge = self.saturation.edge(&*self.plan.detector, &self.pool);
-        let aged = edge.map_or(u64::MAX, |t| self.ticks.from(t));
-        self.ticks.planned = Some(promised.min(aged).max(next)).filter(|&p| p != u64::MAX);
     }
 
     fn pool_changed(&mut self, now: Nanos) {
@@ -379,196 +324,5 @@ impl Kernel {
             });
         }
         self.replan();
-    }
-
-    // --- Deciding -----------------------------------------------------------------------------------
-
-    fn enqueue(&mut self, now: Nanos, id: Id, band: u32, ask: &Ask<'_>, fx: &mut Effects) {
-        self.ledgers.entered += 1;
-        let plan = self.plan.clone();
-        let (Some(flow_plan), Some(queues)) = (&plan.flow, &mut self.queues) else { return };
-        let fits = if self.draining {
-            Err(QueueOutcome::RejectedOther)
-        } else {
-            queues.check(flow_plan, band, ask.bytes)
-        };
-        if let Err(outcome) = fits {
-            self.queue_outcome(outcome);
-            self.refuse(now, id, Refusal::Queue(outcome), fx);
-            return;
-        }
-        let entry = self.table.get_mut(id).expect("offered in this call");
-        let head = HeadKey {
-            key: queues.band(band).template().ordering.key(&entry.asked),
-            number: entry.asked.number,
-        };
-        let deadline = queues.deadline(flow_plan, now, ask.ttl);
-        let flow = queues
-            .push(&Enqueue { band, flow: ask.flow, handle: id.index, head, bytes: ask.bytes, deadline }, now);
-        entry.state = State::Queued(Queued { band, flow, ttl: ask.ttl, since: now });
-        self.cycle(now, fx);
-    }
-
-    /// Without flow control: sheddable requests are refused on a saturated pool, all others pass.
-    fn admit_legacy(&mut self, now: Nanos, id: Id, fx: &mut Effects) {
-        let saturated = self.saturation().all >= 1.0;
-        let priority = self.table.get(id).map_or(0, |e| e.asked.priority);
-        if self.draining {
-            self.refuse(now, id, Refusal::Queue(QueueOutcome::RejectedOther), fx);
-        } else if priority < 0 && saturated && !self.pool.is_empty() {
-            self.refuse(now, id, Refusal::Shed, fx);
-        } else {
-            self.fill_candidates();
-            self.dispatch(now, id, fx);
-        }
-    }
-
-    /// One cycle: the policy's ceilings, then at most one request on its way.
-    fn cycle(&mut self, now: Nanos, fx: &mut Effects) {
-        self.cycles += 1;
-        let plan = self.plan.clone();
-        let Some(flow) = &plan.flow else { return };
-        let saturation = self.saturation().effective;
-        let ended = self.run_cycle(flow, saturation, now, fx);
-        self.plan_next(flow, saturation, ended);
-    }
-
-    fn run_cycle(&mut self, flow: &FlowPlan, saturation: f64, now: Nanos, fx: &mut Effects) -> Cycle {
-        let Some(queues) = &self.queues else { return Cycle::Quiet };
-        let priorities = queues.priorities();
-        self.ceilings.clear();
-        self.ceilings.resize(priorities.len(), 1.0);
-        let facts = CycleFacts { saturation, priorities };
-        flow.limit.ceilings(&facts, &mut self.cells, &mut self.ceilings);
-        for band in 0..priorities.len() as u32 {
-            // Before the look at the queue: an empty band with a low ceiling stops all below it.
-            if saturation >= self.ceilings[band as usize] {
-                return Cycle::Blocked;
-            }
-            let Some(handle) = self.queues.as_ref().and_then(|q| q.head(band)) else { continue };
-            let id = self.table.id_at(handle);
-            self.fill_candidates();
-            if !flow.gate.is_open() && !self.pool.is_empty() {
-                let entry = self.table.get(id).expect("a queued request is in the table");
-                let candidates = &mut self.scratch.candidates;
-                flow.gate.allow(entry.asked.priority, &entry.asked, &self.pool, candidates);
-                if candidates.is_empty() {
-                    fx.log_cycle(now, saturation, &self.ceilings, "hold", id);
-                    return Cycle::Quiet;
-                }
-            }
-            fx.log_cycle(now, saturation, &self.ceilings, "take", id);
-            let entry = self.table.get_mut(id).expect("a queued request is in the table");
-            if let State::Queued(q) = std::mem::replace(&mut entry.state, State::Deciding) {
-                let bytes = entry.asked.bytes;
-                if let Some(queues) = &mut self.queues {
-                    queues.remove(q.band, q.flow, handle, bytes, now);
-                }
-            }
-            self.queue_outcome(QueueOutcome::Dispatched);
-            self.dispatch(now, id, fx);
-            return Cycle::Moved;
-        }
-        Cycle::Quiet
-    }
-
-    fn fill_candidates(&mut self) {
-        self.scratch.candidates.clear();
-        for e in self.pool.iter() {
-            self.scratch.candidates.insert(e.id.index);
-        }
-    }
-
-    /// Chooses an endpoint among the candidates and accounts for the request there.
-    fn dispatch(&mut self, now: Nanos, id: Id, fx: &mut Effects) {
-        let block_tokens = self.block_tokens();
-        let entry = self.table.get(id).expect("decided in this call");
-        let scene = Scene {
-            plan: &self.plan,
-            pool: &self.pool,
-            index: self.index.as_ref(),
-            block_tokens,
-            draws: self.draws,
-            now,
-        };
-        let choice = match schedule::choose(&scene, &entry.asked, &mut self.scratch) {
-            Ok(choice) => choice,
-            Err(refusal) => return self.refuse(now, id, refusal, fx),
-        };
-        let asked = &entry.asked;
-        let waited = now.since(asked.arrived);
-        let uncached = u64::from(asked.prompt_tokens - choice.matched_tokens);
-        let endpoint = self.pool.at(choice.endpoint).expect("chosen among the living").id;
-        if let Some(index) = &mut self.index {
-            index.insert(endpoint.index, &asked.prefix);
-        }
-        if let Some(e) = self.pool.get_mut(endpoint) {
-            e.load.requests += 1;
-            e.load.pending += 1;
-            e.load.pending_tokens += uncached;
-        }
-        if let Some(entry) = self.table.get_mut(id) {
-            entry.state = State::Running(Running { endpoint, first_token: false, uncached });
-            // The hashes have served; a long prompt's are worth their memory.
-            entry.asked.prefix = Arc::default();
-        }
-        fx.log_dispatch(now, id, endpoint, waited, choice.matched_tokens);
-        let matched_tokens = choice.matched_tokens;
-        fx.list.push(Effect::Dispatch { id, endpoint, waited, matched_tokens });
-    }
-
-    // --- Ending -------------------------------------------------------------------------------------
-
-    fn queued(&self) -> u64 {
-        self.queues.as_ref().map_or(0, Queues::requests)
-    }
-
-    fn queue_outcome(&mut self, outcome: QueueOutcome) {
-        self.ledgers.outcomes[outcome.index()] += 1;
-    }
-
-    fn ended(&mut self, end: End) {
-        self.ledgers.ended[end.index()] += 1;
-        self.ledgers.live -= 1;
-    }
-
-    fn dequeue(&mut self, now: Nanos, handle: u32, asked: &Asked, band: u32, flow: u32) {
-        if let Some(queues) = &mut self.queues {
-            queues.remove(band, flow, handle, asked.bytes, now);
-        }
-    }
-
-    /// Ends a queued request by the kernel's own decision.
-    fn evict(&mut self, now: Nanos, handle: u32, outcome: QueueOutcome, fx: &mut Effects) {
-        let id = self.table.id_at(handle);
-        let Some(Entry { asked, state: State::Queued(q) }) = self.table.get(id).cloned() else { return };
-        self.dequeue(now, handle, &asked, q.band, q.flow);
-        self.queue_outcome(outcome);
-        self.refuse(now, id, Refusal::Queue(outcome), fx);
-    }
-
-    fn refuse(&mut self, now: Nanos, id: Id, refusal: Refusal, fx: &mut Effects) {
-        let Some(entry) = self.table.remove(id) else { return };
-        let waited: Span = now.since(entry.asked.arrived);
-        fx.log_end(now, id, refusal, waited);
-        fx.list.push(Effect::End { id, refusal, waited });
-        self.ended(match refusal {
-            Refusal::Queue(_) => End::Queue,
-            Refusal::Denied => End::Denied,
-            Refusal::Shed => End::Shed,
-            Refusal::NoCandidates => End::NoCandidates,
-            Refusal::FilteredOut => End::FilteredOut,
-        });
-    }
-
-    /// Takes a running request off its endpoint's counters, if that endpoint still lives.
-    fn release(&mut self, r: &Running) {
-        if let Some(e) = self.pool.get_mut(r.endpoint) {
-            e.load.requests -= 1;
-            if !r.first_token {
-                e.load.pending -= 1;
-                e.load.pending_tokens -= r.uncached;
-            }
-        }
     }
 }

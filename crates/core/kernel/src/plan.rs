@@ -13,7 +13,7 @@ pub struct Plan {
     pub flow: Option<FlowPlan>,
     /// The saturation detector, used by flow control and by legacy admission.
     pub detector: Arc<dyn Detector>,
-    /// Admitters, asked in order before a request is queued.
+    /// Admitters, asked in order before a request is queued: they protect the queue itself.
     pub admitters: Vec<Arc<dyn Admitter>>,
     /// How an endpoint is chosen.
     pub profile: Profile,
@@ -107,8 +107,10 @@ pub struct PrefixPlan {
     pub auto_tune: bool,
     /// Tokens per block when nothing is reported; at least 64 are used.
     pub block_tokens: u32,
-    /// Prompt tokens that are matched at most; 0 is unlimited.
+    /// Prompt tokens that are matched at most, in whole blocks; 0 leaves it to `max_blocks`.
     pub max_tokens: u32,
+    /// Blocks that are matched at most, read if `max_tokens` is 0; 0 is unlimited.
+    pub max_blocks: u32,
     /// Blocks remembered per endpoint when the engine reports no capacity.
     pub blocks_per_endpoint: u32,
     /// Bytes that the whole index may take.

@@ -164,7 +164,7 @@ pub enum ParamKind {
     List(&'static ParamKind),
     /// A mapping with these fields.
     Object(&'static [Param]),
-    /// Anything; accepted and not read.
+    /// Anything; only that it was given is known.
     Any,
 }
 
@@ -219,6 +219,8 @@ pub enum Value {
     List(Vec<Value>),
     /// From [`ParamKind::Object`].
     Object(Values),
+    /// From [`ParamKind::Any`]: something was given.
+    Given,
 }
 
 /// The checked parameters of one plugin instance, presets filled in, in the order of the descriptor.

@@ -117,10 +117,8 @@ pub struct Decision<'a> {
     /// The endpoints.
     pub pool: &'a Pool,
     /// Leading blocks of the request's prompt that each endpoint is believed to hold, by endpoint
-    /// index; empty if no index is in use.
+    /// index; empty if no index is in use. A block has [`Asked::block_tokens`].
     pub matched: &'a [u32],
-    /// Tokens in one block of `matched`.
-    pub block_tokens: u32,
     /// Draws, by the request's number.
     pub draws: Draws,
 }

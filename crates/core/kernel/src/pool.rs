@@ -31,6 +31,24 @@ impl Reading {
             _ => None,
         }
     }
+
+    /// As a load: a metric that the engine does not have weighs nothing, a missing one is unknown.
+    pub fn load(self) -> Option<f64> {
+        match self {
+            Reading::Disabled => Some(0.0),
+            Reading::Missing => None,
+            Reading::Value(x) => Some(x),
+        }
+    }
+
+    /// Missing instead of a number that is none: NaN would pass every ceiling.
+    #[must_use]
+    pub(crate) fn finite(self) -> Reading {
+        match self {
+            Reading::Value(x) if !x.is_finite() => Reading::Missing,
+            reading => reading,
+        }
+    }
 }
 
 /// What one scrape of an endpoint said.
@@ -118,6 +136,8 @@ pub struct Endpoint {
     pub sample: Option<Sample>,
     /// When that scrape arrived.
     pub sampled: Nanos,
+    /// When the endpoint was asked for it.
+    pub taken: Nanos,
     /// Whether the scrape is missing or older than the detector allows.
     pub stale: bool,
     /// What the kernel has in flight there.
@@ -125,9 +145,19 @@ pub struct Endpoint {
 }
 
 /// A set of endpoint indices.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct EndpointSet {
     words: Vec<u64>,
+}
+
+impl Clone for EndpointSet {
+    fn clone(&self) -> EndpointSet {
+        EndpointSet { words: self.words.clone() }
+    }
+    /// Keeps its memory, which a derived one would not.
+    fn clone_from(&mut self, other: &EndpointSet) {
+        self.words.clone_from(&other.words);
+    }
 }
 
 impl EndpointSet {
@@ -158,6 +188,10 @@ impl EndpointSet {
     /// Whether it is in.
     pub fn contains(&self, index: u32) -> bool {
         self.words.get(index as usize / 64).is_some_and(|w| w >> (index % 64) & 1 == 1)
+    }
+    /// 64-bit words that it takes.
+    pub(crate) fn words(&self) -> usize {
+        self.words.len()
     }
     /// Whether none is in.
     pub fn is_empty(&self) -> bool {
@@ -200,6 +234,7 @@ impl EndpointSet {
 pub struct Pool {
     slots: Vec<Option<Endpoint>>,
     generations: Vec<u32>,
+    members: EndpointSet,
     live: u32,
 }
 
@@ -215,6 +250,10 @@ impl Pool {
     /// One more than the largest index in use: the length of per-endpoint columns.
     pub fn width(&self) -> usize {
         self.slots.len()
+    }
+    /// The indices of all endpoints.
+    pub fn members(&self) -> &EndpointSet {
+        &self.members
     }
     /// The endpoint at `index`.
     pub fn at(&self, index: u32) -> Option<&Endpoint> {
@@ -251,9 +290,11 @@ impl Pool {
             stages,
             sample: None,
             sampled: Nanos::ZERO,
+            taken: Nanos::ZERO,
             stale: true,
             load: Load::default(),
         });
+        self.members.insert(id.index);
         self.live += 1;
         id
     }
@@ -264,6 +305,7 @@ impl Pool {
         }
         self.slots[id.index as usize] = None;
         self.generations[id.index as usize] = id.generation.wrapping_add(1);
+        self.members.remove(id.index);
         self.live -= 1;
         true
     }

@@ -198,8 +198,9 @@ fn feed(k: &mut Kernel, w: &mut Words<'_>, fx: &mut Effects) -> Read<()> {
             let (priority, bytes) = (w.parse("a priority")?, w.parse("bytes")?);
             let prompt_tokens = w.parse("tokens")?;
             let ttl = w.optional::<u64>("a TTL in nanoseconds")?.map(Span);
+            let block_tokens = w.parse("tokens per block")?;
             let prefix = w.list("block hashes", |h| u64::from_str_radix(h, 16).ok())?.into();
-            k.offer(now, &Ask { flow: &flow, priority, bytes, prompt_tokens, prefix, ttl }, fx);
+            k.offer(now, &Ask { flow: &flow, priority, bytes, prompt_tokens, prefix, block_tokens, ttl }, fx);
         }
         "gone" => k.gone(now, w.id()?, fx),
         "first" => k.progress(now, w.id()?, Progress::FirstToken, fx),

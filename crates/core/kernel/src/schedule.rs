@@ -32,7 +32,6 @@ pub(crate) struct Scene<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) pool: &'a Pool,
     pub(crate) index: Option<&'a PrefixIndex>,
-    pub(crate) block_tokens: u32,
     pub(crate) draws: Draws,
     pub(crate) now: Nanos,
 }
@@ -47,14 +46,8 @@ pub(crate) fn choose(scene: &Scene<'_>, ask: &Asked, scratch: &mut Scratch) -> R
         scratch.matched.resize(scene.pool.width(), 0);
         index.lookup(&ask.prefix, &mut scratch.alive, &mut scratch.matched);
     }
-    let decision = Decision {
-        now: scene.now,
-        ask,
-        pool: scene.pool,
-        matched: &scratch.matched,
-        block_tokens: scene.block_tokens,
-        draws: scene.draws,
-    };
+    let decision =
+        Decision { now: scene.now, ask, pool: scene.pool, matched: &scratch.matched, draws: scene.draws };
     for filter in &scene.plan.profile.filters {
         filter.keep(&decision, &mut scratch.candidates);
         if scratch.candidates.is_empty() {
@@ -76,6 +69,6 @@ pub(crate) fn choose(scene: &Scene<'_>, ask: &Asked, scratch: &mut Scratch) -> R
     scene.plan.profile.picker.pick(&decision, &scratch.scored, &mut scratch.picked);
     let endpoint = *scratch.picked.first().ok_or(Refusal::NoCandidates)?;
     let blocks = scratch.matched.get(endpoint as usize).copied().unwrap_or(0);
-    let matched_tokens = blocks.saturating_mul(scene.block_tokens).min(ask.prompt_tokens);
+    let matched_tokens = blocks.saturating_mul(ask.block_tokens).min(ask.prompt_tokens);
     Ok(Choice { endpoint, matched_tokens })
 }

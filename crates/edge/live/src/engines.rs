@@ -73,6 +73,9 @@ fn engine_map(o: &Values) -> Result<EngineMap, String> {
     if name.is_empty() {
         return Err("an engine mapping has no name".into());
     }
+    if name == "default" {
+        return Err("the engine name \"default\" is reserved: defaultEngine names the default".into());
+    }
     let spec = |field: &str| match o.text(field) {
         None => Ok(None),
         Some(text) => Spec::parse(text).map_err(|e| format!("engine {name:?}, {field} {text:?}: {e}")),

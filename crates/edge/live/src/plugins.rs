@@ -154,7 +154,12 @@ pub static FILE_DISCOVERY: Descriptor = Descriptor {
     ],
     ignores_parameters: false,
     needs: None,
-    build: nothing,
+    build: |v| {
+        if v.text("path") == Some("") {
+            return Err(BuildError { param: "path", message: "the path of the file is empty".into() });
+        }
+        Ok(Built::default())
+    },
 };
 
 static ESTIMATE: &[Param] = &[
@@ -203,7 +208,11 @@ pub static TOKEN_PRODUCER: Descriptor = Descriptor {
             unit: "",
             doc: "The socket tokenizing backend; not supported.",
         },
-        text("modelName", Preset::Absent, "Accepted and not read."),
+        text(
+            "modelName",
+            Preset::Absent,
+            "The model of a tokenizing backend; not supported, because it selects one.",
+        ),
     ],
     ignores_parameters: false,
     needs: None,
@@ -217,6 +226,15 @@ fn token_producer(v: &Values) -> Result<Built, BuildError> {
                 format!("the {param} backend is known to llm-d-router, not supported by forebay yet");
             return Err(BuildError { param, message });
         }
+    }
+    if v.text("modelName").is_some_and(|name| !name.is_empty()) {
+        let message = if v.get("estimate").is_some() {
+            "modelName and estimate exclude each other: the estimate needs no model".into()
+        } else {
+            "modelName selects the vllm backend, which is known to llm-d-router, not supported by forebay yet"
+                .into()
+        };
+        return Err(BuildError { param: "modelName", message });
     }
     Ok(Built::default())
 }
@@ -245,3 +263,54 @@ pub static VLLMHTTP_PARSER: Descriptor = parser("vllmhttp-parser", "vLLM's gener
 /// Anything.
 pub static PASSTHROUGH_PARSER: Descriptor =
     parser("passthrough-parser", "Any body, unread: no model, no rewrite. The fallback.");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(plugin: &str) -> Result<(), String> {
+        let catalogue: Vec<_> = forebay_kernel::plugins::ALL.iter().chain(ALL).copied().collect();
+        let text = format!(
+            "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n  - {plugin}\n\
+             \x20 - type: queue-scorer\nschedulingProfiles:\n  - name: default\n    plugins: [{{pluginRef: queue-scorer}}]\n"
+        );
+        forebay_config::load(&text, "config.yaml", &catalogue, forebay_config::Options::default())
+            .map(|_| ())
+            .map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn backends_that_are_not_supported_are_refused_by_the_loader() {
+        for (parameters, message) in [
+            ("{}", None),
+            ("{estimate: {image: {mode: static}}}", None),
+            ("{modelName: ''}", None),
+            ("{vllm: {http: 'http://tokenizer'}}", Some("the vllm backend is known to llm-d-router")),
+            ("{vllm: null}", None),
+            ("{udsTokenizerConfig: {socketFile: /tmp/x}}", Some("the udsTokenizerConfig backend is known")),
+            ("{modelName: llama}", Some("modelName selects the vllm backend")),
+            ("{modelName: llama, estimate: {}}", Some("modelName and estimate exclude each other")),
+        ] {
+            let loaded = load(&format!("{{type: token-producer, parameters: {parameters}}}"));
+            match message {
+                None => assert_eq!(loaded, Ok(()), "{parameters}"),
+                Some(m) => assert!(loaded.as_ref().is_err_and(|e| e.contains(m)), "{parameters}: {loaded:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn an_empty_path_and_a_reserved_engine_are_refused_by_the_loader() {
+        let empty = load("{type: file-discovery, parameters: {path: ''}}").unwrap_err();
+        assert!(empty.contains("the path of the file is empty"), "{empty}");
+        assert_eq!(load("{type: file-discovery, parameters: {path: endpoints.yaml}}"), Ok(()));
+        let engine = |name: &str| {
+            load(&format!(
+                "{{type: core-metrics-extractor, parameters: {{engineConfigs: [{{name: {name}}}]}}}}"
+            ))
+        };
+        let reserved = engine("default").unwrap_err();
+        assert!(reserved.contains("\"default\" is reserved"), "{reserved}");
+        assert_eq!(engine("mine"), Ok(()));
+    }
+}

@@ -13,7 +13,7 @@ use forebay_kernel::journal::Journal;
 use forebay_kernel::saturation::StageSaturation;
 use forebay_kernel::{
     Ask, Effect, Effects, EndpointId, EndpointSpec, Id, Kernel, Ledgers, Plan, Progress, QueueOutcome,
-    Refusal, Sample,
+    Refusal, Sample, prefix,
 };
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -349,12 +349,13 @@ impl Router {
 
     // --- Views --------------------------------------------------------------------------------------
 
-    /// Tokens per block to hash prompts with, and prompt tokens to hash at most; `None` if no prefix
+    /// Tokens per block to hash prompts with, and blocks to hash at most (`None`: all); `None` if no prefix
     /// index is in use.
-    pub fn hashing(&self) -> Option<(u32, u32)> {
+    pub fn hashing(&self) -> Option<(u32, Option<u32>)> {
         let core = self.core.lock().ok()?;
         let plan = core.kernel.plan().prefix?;
-        Some((core.kernel.block_tokens(), plan.max_tokens))
+        let block = core.kernel.block_tokens();
+        Some((block, prefix::block_limit(&plan, block)))
     }
 
     /// The kernel as metrics and probes see it.

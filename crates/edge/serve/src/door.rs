@@ -189,12 +189,14 @@ impl Door {
         note(flight, &who, effective, peeked.stream);
 
         // Hashing a long prompt takes longer than all else: it happens here, outside of the kernel's lock.
+        let (prefix, block_tokens) = self.hash(&peeked, &who.target);
         let ask = Ask {
             flow: &who.flow,
             priority: who.priority,
             bytes: body.len() as u64,
             prompt_tokens: peeked.prompt_tokens(),
-            prefix: self.hash(&peeked, &who.target),
+            prefix,
+            block_tokens,
             ttl: who.ttl,
         };
         let (prompt_tokens, names, out) =
@@ -224,11 +226,12 @@ impl Door {
         self.send(outgoing, out.unwrap_or(body), &upstream, api, names, flight).await
     }
 
-    fn hash(&self, peeked: &Peek<'_>, model: &str) -> Arc<[u64]> {
-        let Some((block, max)) = self.router.hashing() else { return Arc::default() };
+    /// The prompt's chain of block hashes, and the tokens per block it was made with.
+    fn hash(&self, peeked: &Peek<'_>, model: &str) -> (Arc<[u64]>, u32) {
+        let Some((block, max)) = self.router.hashing() else { return (Arc::default(), 0) };
         let mut chain = Vec::new();
         prefix::hash_chain(model, peeked.cache_salt.as_deref(), &peeked.prompt, block, max, &mut chain);
-        chain.into()
+        (chain.into(), block)
     }
 
     async fn send(

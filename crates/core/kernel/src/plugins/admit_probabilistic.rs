@@ -3,13 +3,14 @@
 //!
 //! Refused share of requests with negative priority: `min(S^power * k, 1)`, where S is the mean over
 //! endpoints of `max(waiting / queueDepthThreshold, kv / kvCacheUtilThreshold)` and an endpoint without
-//! metrics counts as 1. Formula and defaults as in llm-d-router's plugin of this name; as there, the age
-//! of metrics does not matter.
+//! metrics counts as 1, as does a metric that is missing. An empty pool admits. Formula and defaults as in
+//! llm-d-router's plugin of this name; as there, the age of metrics does not matter.
 
+use super::detector_utilization::term;
 use crate::ask::Asked;
 use crate::plugin::{Bounds, Built, Descriptor, Kind, Param, ParamKind, Preset, Stability};
 use crate::policy::Admitter;
-use crate::pool::Pool;
+use crate::pool::{Endpoint, Pool};
 use forebay_base::{Draws, Purpose, math};
 use std::sync::Arc;
 
@@ -18,12 +19,12 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     aliases: &[],
     kinds: &[Kind::Admitter],
     summary: "Refuses requests of negative priority with probability min(S^power * k, 1).",
-    stability: Stability::Alpha,
+    stability: Stability::Beta,
     params: &[
         Param {
             name: "queueDepthThreshold",
-            kind: ParamKind::Float(Bounds::POSITIVE),
-            preset: Preset::Float(5.0),
+            kind: ParamKind::Int(Bounds::POSITIVE),
+            preset: Preset::Int(5),
             unit: "requests",
             doc: "Waiting requests at which an endpoint counts as saturated.",
         },
@@ -53,7 +54,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     needs: None,
     build: |v| {
         let it = Probabilistic {
-            queue: v.float("queueDepthThreshold"),
+            queue: v.int("queueDepthThreshold") as f64,
             kv: v.float("kvCacheUtilThreshold"),
             power: v.float("power"),
             k: v.float("k"),
@@ -72,24 +73,16 @@ struct Probabilistic {
 
 impl Probabilistic {
     fn saturation(&self, pool: &Pool) -> f64 {
-        if pool.is_empty() {
-            return 1.0;
-        }
-        let sum: f64 =
-            pool.iter()
-                .map(|e| match e.sample {
-                    None => 1.0,
-                    Some(s) => (s.waiting.value().unwrap_or(0.0) / self.queue)
-                        .max(s.kv.value().unwrap_or(0.0) / self.kv),
-                })
-                .sum();
-        sum / pool.len() as f64
+        let score =
+            |e: &Endpoint| e.sample.map_or(1.0, |s| term(s.waiting, self.queue).max(term(s.kv, self.kv)));
+        pool.iter().map(score).sum::<f64>() / pool.len() as f64
     }
 }
 
 impl Admitter for Probabilistic {
     fn admit(&self, ask: &Asked, pool: &Pool, draws: Draws) -> bool {
-        if ask.requested_priority >= 0 {
+        // Nothing is saturated where there is nothing: a pool that scales from zero queues its requests.
+        if ask.requested_priority >= 0 || pool.is_empty() {
             return true;
         }
         let refused = (math::pow(self.saturation(pool), self.power) * self.k).min(1.0);
@@ -123,6 +116,7 @@ mod tests {
                             bytes: 1,
                             prompt_tokens: 1,
                             prefix: Arc::default(),
+                            block_tokens: 0,
                         };
                         !it.admit(&ask, &pool, Draws::new(9))
                     })
@@ -132,6 +126,38 @@ mod tests {
             let want = (s * s * s * s * s * 300.0).min(1.0);
             assert!((refused(-1) - want).abs() < 0.01, "at {s}: {} instead of {want}", refused(-1));
             assert_eq!(refused(0), 0.0);
+        }
+    }
+
+    #[test]
+    fn what_is_unknown_counts_as_saturated_and_an_empty_pool_admits() {
+        let it = Probabilistic { queue: 5.0, kv: 0.8, power: 5.0, k: 300.0 };
+        let ask = Asked {
+            number: 1,
+            arrived: Nanos::ZERO,
+            requested_priority: -1,
+            priority: -1,
+            bytes: 1,
+            prompt_tokens: 1,
+            prefix: Arc::default(),
+            block_tokens: 0,
+        };
+        let mut pool = Pool::default();
+        assert!(it.admit(&ask, &pool, Draws::new(1)), "an empty pool");
+        let (a, b) = (pool.add(EndpointSpec::named("a")), pool.add(EndpointSpec::named("b")));
+        assert_eq!(it.saturation(&pool), 1.0, "never scraped");
+        assert!(!it.admit(&ask, &pool, Draws::new(1)));
+        let of = |waiting, kv| Some(Sample { waiting, kv, ..Sample::default() });
+        pool.get_mut(a).unwrap().sample = of(Reading::Value(0.0), Reading::Value(0.0));
+        assert_eq!(it.saturation(&pool), 0.5, "one of two");
+        for (waiting, kv, want) in [
+            (Reading::Missing, Reading::Value(0.0), 0.5),
+            (Reading::Value(0.0), Reading::Missing, 0.5),
+            (Reading::Disabled, Reading::Value(0.0), 0.0),
+            (Reading::Value(1.0), Reading::Disabled, 0.1),
+        ] {
+            pool.get_mut(b).unwrap().sample = of(waiting, kv);
+            assert_eq!(it.saturation(&pool), want, "{waiting:?} {kv:?}");
         }
     }
 }

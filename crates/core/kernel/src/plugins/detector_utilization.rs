@@ -58,12 +58,10 @@ fn build(v: &Values) -> Result<Built, BuildError> {
             message: "metricsStalenessThreshold must be greater than 0s".into(),
         });
     }
-    let it = Arc::new(Utilization {
-        queue: v.int("queueDepthThreshold") as f64,
-        kv: v.float("kvCacheUtilThreshold"),
-        stale_after,
-        headroom: v.float("headroom"),
-    });
+    let (queue, kv) = (v.int("queueDepthThreshold") as f64, v.float("kvCacheUtilThreshold"));
+    let limit = 1.0 + v.float("headroom");
+    let it =
+        Arc::new(Utilization { queue, kv, stale_after, queue_limit: queue * limit, kv_limit: kv * limit });
     Ok(Built { detector: Some(it.clone()), filter: Some(it), ..Built::default() })
 }
 
@@ -72,12 +70,15 @@ struct Utilization {
     queue: f64,
     kv: f64,
     stale_after: Span,
-    headroom: f64,
+    /// As a filter: waiting requests below this are kept.
+    queue_limit: f64,
+    /// As a filter: KV cache use below this is kept.
+    kv_limit: f64,
 }
 
 /// A term of the score; a metric that should be there and is not counts as saturated, like a missing
 /// scrape, because a closed gate is safer than a blind one.
-fn term(reading: Reading, threshold: f64) -> f64 {
+pub(super) fn term(reading: Reading, threshold: f64) -> f64 {
     match reading {
         Reading::Disabled => 0.0,
         Reading::Missing => 1.0,
@@ -101,16 +102,84 @@ impl Detector for Utilization {
 /// not refused here.
 impl Filter for Utilization {
     fn keep(&self, d: &Decision<'_>, set: &mut EndpointSet) {
-        let limit = 1.0 + self.headroom;
+        // A metric that is missing leaves no room that anybody knows of.
+        let below = |r: Reading, limit: f64| r.load().is_some_and(|x| x < limit);
         let fits = |i: u32| {
-            d.pool.at(i).is_some_and(|e| {
-                e.sample.is_some_and(|s| {
-                    !e.stale && term(s.waiting, self.queue) < limit && term(s.kv, self.kv) < limit
-                })
-            })
+            d.pool
+                .at(i)
+                .filter(|e| !e.stale)
+                .and_then(|e| e.sample)
+                .is_some_and(|s| below(s.waiting, self.queue_limit) && below(s.kv, self.kv_limit))
         };
         if set.iter().any(fits) {
             set.retain(fits);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ask::Asked;
+    use crate::plugin::Value;
+    use crate::pool::{EndpointSpec, Pool, Sample};
+    use forebay_base::{Draws, Nanos};
+
+    /// The indices kept, of endpoints with these metrics (`None`: stale).
+    fn kept(queue: i64, headroom: f64, endpoints: &[Option<(Reading, Reading)>]) -> Vec<u32> {
+        let mut v = DESCRIPTOR.presets();
+        v.0.retain(|(n, _)| !["queueDepthThreshold", "headroom"].contains(n));
+        v.0.push(("queueDepthThreshold", Value::Int(queue)));
+        v.0.push(("headroom", Value::Float(headroom)));
+        let filter = build(&v).unwrap().filter.unwrap();
+        let mut pool = Pool::default();
+        for metrics in endpoints {
+            let id = pool.add(EndpointSpec::named("e"));
+            let e = pool.get_mut(id).unwrap();
+            e.stale = metrics.is_none();
+            let (waiting, kv) = metrics.unwrap_or((Reading::Value(0.0), Reading::Value(0.0)));
+            e.sample = Some(Sample { waiting, kv, ..Sample::default() });
+        }
+        let ask = Asked {
+            number: 0,
+            arrived: Nanos::ZERO,
+            requested_priority: 0,
+            priority: 0,
+            bytes: 0,
+            prompt_tokens: 0,
+            prefix: Arc::default(),
+            block_tokens: 0,
+        };
+        let d = Decision { now: Nanos::ZERO, ask: &ask, pool: &pool, matched: &[], draws: Draws::new(0) };
+        let mut set = pool.members().clone();
+        filter.keep(&d, &mut set);
+        set.iter().collect()
+    }
+
+    #[allow(clippy::unnecessary_wraps, reason = "stands in lists with those that are none")]
+    fn at(waiting: f64, kv: f64) -> Option<(Reading, Reading)> {
+        Some((Reading::Value(waiting), Reading::Value(kv)))
+    }
+
+    #[test]
+    fn the_filter_keeps_what_is_below_both_thresholds() {
+        assert_eq!(kept(5, 0.0, &[at(4.0, 0.79), at(5.0, 0.0), at(0.0, 0.8), at(4.0, 0.0)]), [0, 3]);
+        // The limits are products, so their rounding decides: 25 * 1.12 lies just above 28.
+        assert_eq!(kept(25, 0.12, &[at(28.0, 0.0), at(29.0, 0.0), at(0.0, 0.89), at(0.0, 0.9)]), [0, 2]);
+        assert_eq!(kept(10, 0.5, &[at(14.0, 0.0), at(15.0, 0.0)]), [0]);
+    }
+
+    #[test]
+    fn what_is_stale_or_missing_has_no_room() {
+        let missing = Some((Reading::Missing, Reading::Value(0.0)));
+        let disabled = Some((Reading::Disabled, Reading::Value(0.1)));
+        for headroom in [0.0, 3.0] {
+            assert_eq!(kept(5, headroom, &[None, missing, disabled, at(1.0, 0.1)]), [2, 3], "{headroom}");
+        }
+    }
+
+    #[test]
+    fn if_none_has_room_all_are_kept() {
+        assert_eq!(kept(5, 0.0, &[None, at(9.0, 0.0), at(0.0, 0.9)]), [0, 1, 2]);
     }
 }

@@ -110,6 +110,19 @@ fn build(v: &Values) -> Result<Built, BuildError> {
                     );
                 }
             }
+            if max < steps[0].1 {
+                return fail(
+                    "maxCeiling",
+                    format!(
+                        "maxCeiling {max} is below ceiling {} of priority {}: bands above all listed ones take \
+                         it, and ceilings must not rise as priority falls",
+                        steps[0].1, steps[0].0
+                    ),
+                );
+            }
+            if v.opt_float("minCeiling").is_some() {
+                return fail("minCeiling", "minCeiling is not read with domain explicit".into());
+            }
             Domain::Explicit(steps)
         }
         other => {
@@ -226,6 +239,12 @@ mod tests {
         let rising =
             values(&[explicit.clone(), ("ceilings", Value::List(vec![step(0, 0.5), step(-5, 0.7)]))]);
         assert_eq!(rising.unwrap_err().param, "ceilings");
+        let listed = ("ceilings", Value::List(vec![step(0, 0.5)]));
+        let low = values(&[explicit.clone(), listed.clone(), ("maxCeiling", Value::Float(0.4))]).unwrap_err();
+        assert_eq!(low.param, "maxCeiling", "{}", low.message);
+        let both = values(&[explicit.clone(), listed.clone(), ("minCeiling", Value::Float(0.1))]);
+        assert_eq!(both.unwrap_err().param, "minCeiling");
+        assert!(values(&[explicit.clone(), listed, ("maxCeiling", Value::Float(0.5))]).is_ok());
         let good = values(&[explicit, ("ceilings", Value::List(vec![step(0, 0.5), step(-5, 0.2)]))]);
         assert!(good.is_ok());
     }

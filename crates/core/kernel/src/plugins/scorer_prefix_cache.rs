@@ -1,6 +1,8 @@
 //! `prefix-cache-scorer`: prefers endpoints that are believed to hold the beginning of the prompt.
 
-use crate::plugin::{Bounds, Built, Descriptor, Kind, Param, ParamKind, Preset, Stability};
+use crate::plugin::{
+    Bounds, BuildError, Built, Descriptor, Kind, Param, ParamKind, Preset, Stability, Values,
+};
 use crate::policy::{Decision, Scorer};
 use std::sync::Arc;
 
@@ -20,10 +22,10 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
         },
         Param {
             name: "matchLengthScaleTokens",
-            kind: ParamKind::Int(Bounds::POSITIVE),
+            kind: ParamKind::Int(Bounds::ANY),
             preset: Preset::Int(8192),
             unit: "tokens",
-            doc: "Matched length at which its term reaches 1.",
+            doc: "Matched length at which its term reaches 1; greater than 0 if matchLengthWeight is.",
         },
         Param {
             name: "prefixMatchInfoProducerName",
@@ -35,14 +37,21 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     ],
     ignores_parameters: false,
     needs: Some("approx-prefix-cache-producer"),
-    build: |v| {
-        let it = PrefixCache {
-            length_weight: v.float("matchLengthWeight"),
-            length_scale: v.int("matchLengthScaleTokens") as f64,
-        };
-        Ok(Built { scorer: Some(Arc::new(it)), ..Built::default() })
-    },
+    build,
 };
+
+fn build(v: &Values) -> Result<Built, BuildError> {
+    let (weight, scale) = (v.float("matchLengthWeight"), v.int("matchLengthScaleTokens"));
+    if weight > 0.0 && scale <= 0 {
+        return Err(BuildError {
+            param: "matchLengthScaleTokens",
+            message: format!("found {scale}; it must be greater than 0 while matchLengthWeight is"),
+        });
+    }
+    // Without a weight the term is 0 whatever the scale is.
+    let it = PrefixCache { length_weight: weight, length_scale: scale.max(1) as f64 };
+    Ok(Built { scorer: Some(Arc::new(it)), ..Built::default() })
+}
 
 #[derive(Debug)]
 struct PrefixCache {
@@ -59,7 +68,7 @@ impl Scorer for PrefixCache {
                 *o = 0.0;
                 continue;
             }
-            let length = (matched * f64::from(d.block_tokens) / self.length_scale).min(1.0);
+            let length = (matched * f64::from(d.ask.block_tokens) / self.length_scale).min(1.0);
             *o = self.length_weight * length * length + (1.0 - self.length_weight) * matched / total;
         }
     }

@@ -22,11 +22,12 @@ struct Queue;
 
 impl Scorer for Queue {
     fn score(&self, d: &Decision<'_>, candidates: &[u32], out: &mut [f64]) {
-        fewer_is_better(d, candidates, out, |e| e.sample.and_then(|s| s.waiting.value()));
+        fewer_is_better(d, candidates, out, |e| e.sample.and_then(|s| s.waiting.load()));
     }
 }
 
-/// `(max - x) / (max - min)` over the candidates; 1 for all if they are equal, 0 where x is unknown.
+/// `(max - x) / (max - min)` over the candidates; 1 for all if they are equal, 0 where x is unknown: an
+/// endpoint that nobody has seen is not an idle one.
 pub(super) fn fewer_is_better(
     d: &Decision<'_>,
     candidates: &[u32],

@@ -22,6 +22,6 @@ struct Running;
 
 impl Scorer for Running {
     fn score(&self, d: &Decision<'_>, candidates: &[u32], out: &mut [f64]) {
-        fewer_is_better(d, candidates, out, |e| e.sample.and_then(|s| s.running.value()));
+        fewer_is_better(d, candidates, out, |e| e.sample.and_then(|s| s.running.load()));
     }
 }

@@ -3,7 +3,10 @@
 use forebay_base::{Nanos, Span};
 use forebay_kernel::plan::{BandPlan, BandTemplate, Driver, FlowPlan, Profile, WeightedScorer};
 use forebay_kernel::plugin::{Built, Value, Values};
-use forebay_kernel::{Effect, Effects, Id, Kernel, Plan, Progress, Reading, Sample, plugins};
+use forebay_kernel::policy::{Gate, UsageLimit};
+use forebay_kernel::{
+    Asked, Effect, Effects, EndpointSet, Id, Kernel, Plan, Pool, Progress, Reading, Sample, plugins,
+};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -14,6 +17,23 @@ pub(crate) fn plugin(name: &str, given: &[(&'static str, Value)]) -> Built {
     values.0.retain(|(n, _)| !given.iter().any(|(m, _)| m == n));
     values.0.extend(given.iter().cloned());
     (d.build)(&values).expect("parameters in range")
+}
+
+/// Holds the sheddable while endpoint 1 lives, and lets others go nowhere else; a stand-in for gates to come.
+#[derive(Debug)]
+pub(crate) struct Hold;
+
+impl Gate for Hold {
+    fn allow(&self, priority: i32, _: &Asked, pool: &Pool, set: &mut EndpointSet) {
+        if pool.at(1).is_none() {
+            return;
+        }
+        if priority < 0 {
+            set.clear();
+        } else {
+            set.retain(|i| i == 1);
+        }
+    }
 }
 
 /// What tests vary.
@@ -27,6 +47,11 @@ pub(crate) struct Setup {
     pub(crate) band_requests: u64,
     pub(crate) priorities: Vec<i32>,
     pub(crate) flow_control: bool,
+    pub(crate) max_bytes: Option<u64>,
+    pub(crate) band_bytes: u64,
+    /// Whether the probabilistic admitter stands in front.
+    pub(crate) admitter: bool,
+    pub(crate) gate: Arc<dyn Gate>,
 }
 
 impl Default for Setup {
@@ -40,6 +65,10 @@ impl Default for Setup {
             band_requests: 5000,
             priorities: vec![100, 0, -50],
             flow_control: true,
+            max_bytes: None,
+            band_bytes: 1_000_000_000,
+            admitter: false,
+            gate: plugin("open-gate", &[]).gate.unwrap(),
         }
     }
 }
@@ -47,11 +76,19 @@ impl Default for Setup {
 impl Setup {
     pub(crate) fn template(&self) -> BandTemplate {
         BandTemplate {
-            max_bytes: 1_000_000_000,
+            max_bytes: self.band_bytes,
             max_requests: self.band_requests,
             fairness: plugin("global-strict-fairness-policy", &[]).fairness.unwrap(),
             ordering: plugin("fcfs-ordering-policy", &[]).ordering.unwrap(),
         }
+    }
+
+    fn limit(&self) -> Arc<dyn UsageLimit> {
+        let given = match self.limit {
+            "priority-holdback-policy" => vec![("minCeiling", Value::Float(0.5))],
+            _ => Vec::new(),
+        };
+        plugin(self.limit, &given).limit.unwrap()
     }
 
     pub(crate) fn plan(&self) -> Arc<Plan> {
@@ -60,7 +97,7 @@ impl Setup {
             [("queue-scorer", 2.0), ("kv-cache-utilization-scorer", 2.0), ("prefix-cache-scorer", 3.0)];
         Arc::new(Plan {
             flow: self.flow_control.then(|| FlowPlan {
-                max_bytes: None,
+                max_bytes: self.max_bytes,
                 max_requests: self.max_requests,
                 ttl: self.ttl,
                 no_endpoint_ttl: self.no_endpoint_ttl,
@@ -71,12 +108,16 @@ impl Setup {
                     .collect(),
                 default_band: self.template(),
                 default_negative_band: self.template(),
-                limit: plugin(self.limit, &[]).limit.unwrap(),
-                gate: plugin("open-gate", &[]).gate.unwrap(),
+                limit: self.limit(),
+                gate: self.gate.clone(),
                 driver: Driver::Upstream,
             }),
             detector: plugin("utilization-detector", &stale).detector.unwrap(),
-            admitters: Vec::new(),
+            admitters: self
+                .admitter
+                .then(|| plugin("probabilistic-admitter", &[]).admitter.unwrap())
+                .into_iter()
+                .collect(),
             profile: Profile {
                 name: "default".into(),
                 filters: Vec::new(),
@@ -118,12 +159,41 @@ pub(crate) enum What {
     Gone { which: usize },
     Progress { which: usize, progress: u8 },
     Scrape { endpoint: usize, waiting: u8, kv: u8 },
-    Add { prefill: bool },
+    Add { role: &'static str },
     Remove { endpoint: usize },
     Nothing,
+    Provision { priorities: Vec<i32> },
+    Drain,
+    Close,
 }
 
+/// Everything but [`What::Provision`], [`What::Drain`] and [`What::Close`].
 pub(crate) fn steps(max: usize) -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec(timed(usual().boxed()), 1..max)
+}
+
+/// Everything.
+pub(crate) fn all_steps(max: usize) -> impl Strategy<Value = Vec<Step>> {
+    let what = prop_oneof![
+        60 => usual(),
+        3 => prop::collection::vec(prop::sample::select(vec![200, 100, 7, -1, -60]), 0..4)
+            .prop_map(|priorities| What::Provision { priorities }),
+    ];
+    let last = prop_oneof![1 => Just(What::Drain), 1 => Just(What::Close)];
+    // Most of a run is not past its end.
+    (
+        prop::collection::vec(timed(what.boxed()), 1..max),
+        prop::collection::vec(timed(usual().boxed()), 0..12),
+        timed(last.boxed()),
+    )
+        .prop_map(|(mut steps, rest, last)| {
+            steps.push(last);
+            steps.extend(rest);
+            steps
+        })
+}
+
+fn timed(what: BoxedStrategy<What>) -> impl Strategy<Value = Step> {
     let after = prop_oneof![
         6 => 0u64..3_000_000,
         2 => Just(0u64),
@@ -131,7 +201,11 @@ pub(crate) fn steps(max: usize) -> impl Strategy<Value = Vec<Step>> {
         1 => 0u64..400_000_000,
         1 => 0u64..70_000_000_000,
     ];
-    let what = prop_oneof![
+    (after, what).prop_map(|(ns, what)| Step { after: Span(ns), what })
+}
+
+fn usual() -> impl Strategy<Value = What> {
+    prop_oneof![
         8 => (0u8..4, prop::sample::select(vec![100, 0, -50, 7, -1]), 1u64..2000,
               prop::option::weighted(0.1, (1u64..2_000).prop_map(Span::millis)), 0u8..6)
             .prop_map(|(flow, priority, bytes, ttl, prefix)| What::Offer { flow, priority, bytes, ttl, prefix }),
@@ -139,11 +213,10 @@ pub(crate) fn steps(max: usize) -> impl Strategy<Value = Vec<Step>> {
         3 => (any::<usize>(), 0u8..3).prop_map(|(which, progress)| What::Progress { which, progress }),
         6 => (any::<usize>(), 0u8..8, 0u8..100)
             .prop_map(|(endpoint, waiting, kv)| What::Scrape { endpoint, waiting, kv }),
-        1 => any::<bool>().prop_map(|prefill| What::Add { prefill }),
+        1 => prop::sample::select(vec!["", "", "prefill", "both"]).prop_map(|role| What::Add { role }),
         1 => any::<usize>().prop_map(|endpoint| What::Remove { endpoint }),
         1 => Just(What::Nothing),
-    ];
-    prop::collection::vec((after, what).prop_map(|(ns, what)| Step { after: Span(ns), what }), 1..max)
+    ]
 }
 
 /// What the kernel said, flattened for comparison.
@@ -194,7 +267,7 @@ impl Driven {
     pub(crate) fn step(&mut self, step: &Step) {
         self.until(self.now + step.after);
         let (now, k, fx) = (self.now, &mut self.kernel, &mut self.fx);
-        match step.what {
+        match step.what.clone() {
             What::Offer { flow, priority, bytes, ttl, prefix } => {
                 let name = format!("f{flow}");
                 let prefix: Arc<[u64]> = (0..u64::from(prefix)).collect();
@@ -204,6 +277,7 @@ impl Driven {
                     bytes,
                     prompt_tokens: bytes as u32 / 4,
                     prefix,
+                    block_tokens: 64,
                     ttl,
                 };
                 self.ids.push(k.offer(now, &ask, fx));
@@ -219,16 +293,19 @@ impl Driven {
                 let id = self.endpoints[endpoint % self.endpoints.len()];
                 k.scraped(now, id, now, &sample(f64::from(waiting), f64::from(kv) / 100.0), fx);
             }
-            What::Add { prefill } => {
+            What::Add { role } => {
                 let mut spec = forebay_kernel::EndpointSpec::named(format!("e{}", self.endpoints.len()));
-                if prefill {
-                    spec.labels.push(("llm-d.ai/role".into(), "prefill".into()));
+                if !role.is_empty() {
+                    spec.labels.push(("llm-d.ai/role".into(), role.into()));
                 }
                 self.endpoints.push(k.add_endpoint(now, spec, fx));
             }
             What::Remove { endpoint } if !self.endpoints.is_empty() => {
                 k.remove_endpoint(now, self.endpoints[endpoint % self.endpoints.len()], fx);
             }
+            What::Provision { priorities } => k.provision(now, &priorities, fx),
+            What::Drain => k.drain(now, fx),
+            What::Close => k.close(now, fx),
             _ => {}
         }
         self.take(now);

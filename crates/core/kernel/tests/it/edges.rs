@@ -1,76 +1,12 @@
 //! The edge cases that llm-d-router pins by tests, and those where forebay differs on purpose.
 
-use crate::common::{Setup, plugin, sample};
+use crate::common::{Hold, Setup, plugin, sample};
+use crate::rig::{MS, Rig, full, idle};
 use forebay_base::{Nanos, Span};
 use forebay_kernel::plan::{Plan, WeightedScorer};
 use forebay_kernel::plugin::Value;
-use forebay_kernel::policy::Gate;
-use forebay_kernel::{
-    Ask, Asked, Effect, Effects, EndpointId, EndpointSet, EndpointSpec, Id, Kernel, Pool, Progress,
-    QueueOutcome, Reading, Refusal, Sample,
-};
+use forebay_kernel::{Ask, Effect, EndpointSpec, Progress, QueueOutcome, Reading, Refusal, Sample};
 use std::sync::Arc;
-
-struct Rig {
-    k: Kernel,
-    fx: Effects,
-}
-
-const MS: u64 = 1_000_000;
-
-impl Rig {
-    fn of(plan: Arc<Plan>) -> Rig {
-        let mut fx = Effects::new();
-        let k = Kernel::new(plan, 1, Nanos::ZERO, &mut fx);
-        Rig { k, fx }
-    }
-    fn new(setup: &Setup) -> Rig {
-        Rig::of(setup.plan())
-    }
-    fn add(&mut self, name: &str) -> EndpointId {
-        self.k.add_endpoint(Nanos::ZERO, EndpointSpec::named(name), &mut self.fx)
-    }
-    fn scrape(&mut self, at: u64, e: EndpointId, s: &Sample) {
-        self.k.scraped(Nanos(at), e, Nanos(at), s, &mut self.fx);
-    }
-    fn offer(&mut self, at: u64, priority: i32) -> Id {
-        self.ask(at, &Ask { flow: "f", priority, bytes: 10, ..Ask::default() })
-    }
-    fn ask(&mut self, at: u64, ask: &Ask<'_>) -> Id {
-        self.k.offer(Nanos(at), ask, &mut self.fx)
-    }
-    fn wake(&mut self, at: u64) {
-        self.k.wake(Nanos(at), &mut self.fx);
-    }
-    fn taken(&mut self) -> Vec<Effect> {
-        std::mem::take(&mut self.fx.list)
-    }
-    fn dispatched(&mut self) -> Vec<Id> {
-        self.taken()
-            .into_iter()
-            .filter_map(|e| match e {
-                Effect::Dispatch { id, .. } => Some(id),
-                Effect::End { .. } => None,
-            })
-            .collect()
-    }
-    fn refusals(&mut self) -> Vec<Refusal> {
-        self.taken()
-            .into_iter()
-            .filter_map(|e| match e {
-                Effect::End { refusal, .. } => Some(refusal),
-                Effect::Dispatch { .. } => None,
-            })
-            .collect()
-    }
-}
-
-fn idle() -> Sample {
-    sample(0.0, 0.0)
-}
-fn full() -> Sample {
-    sample(5.0, 0.0)
-}
 
 #[test]
 fn landing_on_a_limit_is_accepted_and_one_over_is_not() {
@@ -338,13 +274,6 @@ fn idle_ticks_move_the_policy_without_being_executed() {
     assert_eq!(r.k.cycles(), 2);
 }
 
-impl Rig {
-    fn ids_after_wake(&mut self, at: u64) -> Vec<Id> {
-        self.wake(at);
-        self.dispatched()
-    }
-}
-
 #[test]
 fn a_late_timer_is_one_cycle() {
     let mut r = Rig::new(&Setup { limit: "static-usage-limit-policy", ..Setup::default() });
@@ -393,25 +322,9 @@ fn without_flow_control_only_sheddable_is_refused() {
     assert_eq!(r.k.next_wake(), None);
 }
 
-/// Holds the sheddable; a stand-in for gates to come.
-#[derive(Debug)]
-struct Hold;
-
-impl Gate for Hold {
-    fn allow(&self, priority: i32, _: &Asked, _: &Pool, set: &mut EndpointSet) {
-        if priority < 0 {
-            set.clear();
-        } else {
-            set.retain(|i| i == 1);
-        }
-    }
-}
-
 #[test]
 fn the_gate_narrows_or_holds_the_head() {
-    let mut plan = Arc::unwrap_or_clone(Setup::default().plan());
-    plan.flow.as_mut().unwrap().gate = Arc::new(Hold);
-    let mut r = Rig::of(Arc::new(plan));
+    let mut r = Rig::new(&Setup { gate: Arc::new(Hold), ..Setup::default() });
     let (a, b) = (r.add("a"), r.add("b"));
     r.scrape(0, a, &idle());
     r.scrape(0, b, &idle());
@@ -500,7 +413,7 @@ fn the_prefix_index_draws_repeated_prompts_to_one_endpoint() {
     let mut first = None;
     for n in 0..20u64 {
         let prompt_tokens = 640;
-        r.ask(n, &Ask { flow: "f", prefix: prefix.clone(), prompt_tokens, bytes: 1, ..Ask::default() });
+        r.ask(n, &Ask { prefix: prefix.clone(), prompt_tokens, block_tokens: 64, ..Ask::default() });
         for e in r.taken() {
             let Effect::Dispatch { endpoint, matched_tokens, .. } = e else { panic!("nothing ends") };
             match first {
@@ -517,43 +430,6 @@ fn the_prefix_index_draws_repeated_prompts_to_one_endpoint() {
 }
 
 #[test]
-fn bands_come_and_go_with_what_is_wanted() {
-    let mut r = Rig::new(&Setup { priorities: vec![0], ..Setup::default() });
-    let e = r.add("a");
-    r.scrape(0, e, &full());
-    r.k.provision(Nanos(0), &[100, -50], &mut r.fx);
-    let priorities = |k: &Kernel| k.bands().map(|b| b.priority).collect::<Vec<_>>();
-    assert_eq!(priorities(&r.k), [100, 0, -50]);
-    let low = r.offer(0, -50);
-    assert_eq!(r.k.priority_of(low), Some(-50));
-    // Unwanted, but not idle: stays with its request, which is found in its moved band.
-    r.k.provision(Nanos(1), &[7], &mut r.fx);
-    assert_eq!(priorities(&r.k), [100, 7, 0, -50]);
-    r.k.provision(Nanos(700_000 * MS), &[], &mut r.fx);
-    // By then the request has met its TTL, and the band was last used when it did.
-    assert_eq!(r.refusals(), [Refusal::Queue(QueueOutcome::EvictedTtl)]);
-    assert_eq!(priorities(&r.k), [0, -50]);
-    r.k.provision(Nanos(2_000_000 * MS), &[], &mut r.fx);
-    assert_eq!(priorities(&r.k), [0]);
-}
-
-#[test]
-fn idle_flows_are_forgotten_and_cost_nothing() {
-    let mut r = Rig::new(&Setup::default());
-    let e = r.add("a");
-    r.scrape(0, e, &idle());
-    for n in 0..1_000u64 {
-        let flow = format!("flow-{n}");
-        r.ask(n, &Ask { flow: &flow, priority: 100, bytes: 1, ..Ask::default() });
-    }
-    assert_eq!(r.dispatched().len(), 1_000);
-    assert_eq!(r.k.bands().next().unwrap().flows, 1_000);
-    r.scrape(400_000 * MS, e, &idle());
-    r.offer(400_000 * MS, 100);
-    assert_eq!(r.k.bands().next().unwrap().flows, 1, "idle for five minutes");
-}
-
-#[test]
 fn closing_ends_what_is_queued_and_refuses_what_comes() {
     let mut r = Rig::new(&Setup::default());
     let e = r.add("a");
@@ -567,4 +443,235 @@ fn closing_ends_what_is_queued_and_refuses_what_comes() {
     r.k.close(Nanos(3), &mut r.fx);
     assert_eq!(r.refusals(), [Refusal::Queue(QueueOutcome::EvictedOther); 2]);
     assert_eq!(r.k.ledgers().live, 0);
+}
+
+#[test]
+fn a_refused_arrival_is_a_cycle_as_any_other() {
+    let mut r = Rig::new(&Setup {
+        limit: "static-usage-limit-policy",
+        max_requests: Some(2),
+        band_bytes: 100,
+        ..Setup::default()
+    });
+    let e = r.add("a");
+    r.scrape(0, e, &full());
+    let waiting = r.offer(0, 0);
+    r.offer(0, 0);
+    r.scrape(0, e, &idle());
+    r.offer(0, 0);
+    let said = r.taken();
+    assert!(matches!(said[0], Effect::End { refusal: Refusal::Queue(QueueOutcome::RejectedCapacity), .. }));
+    assert!(matches!(said[1], Effect::Dispatch { id, .. } if id == waiting), "{said:?}");
+    assert_eq!((said.len(), r.k.cycles()), (2, 3));
+    // Also with nothing queued: the policy counts it.
+    r.wake(MS);
+    r.taken();
+    let before = r.k.cycles();
+    r.ask(MS, &Ask { bytes: 101, ..Ask::default() });
+    assert_eq!(r.k.cycles(), before + 1);
+    assert_eq!(r.k.next_wake(), None);
+    // A router that shuts down decides nothing for those it turns away.
+    r.k.drain(Nanos(MS), &mut r.fx);
+    r.offer(MS, 0);
+    assert_eq!(r.k.cycles(), before + 1);
+}
+
+#[test]
+fn admitters_stand_before_the_queue_and_draining_before_them() {
+    let mut r = Rig::new(&Setup { admitter: true, ..Setup::default() });
+    r.offer(0, -50);
+    assert_eq!((r.taken(), r.k.ledgers().queued), (vec![], 1), "an empty pool admits and queues");
+    let e = r.add("a");
+    r.scrape(0, e, &full());
+    let entered = r.k.ledgers().entered;
+    r.offer(0, -50);
+    assert_eq!(r.refusals(), [Refusal::Denied]);
+    assert_eq!(r.k.ledgers().entered, entered, "it never reached the queue");
+    r.offer(0, 0);
+    assert_eq!(r.taken(), [], "others wait");
+    r.k.drain(Nanos(0), &mut r.fx);
+    r.offer(0, -50);
+    assert_eq!(r.refusals(), [Refusal::Queue(QueueOutcome::RejectedOther)]);
+    let mut r = Rig::new(&Setup { admitter: true, flow_control: false, ..Setup::default() });
+    r.add("a");
+    r.offer(0, -50);
+    assert_eq!(r.refusals(), [Refusal::Denied], "an endpoint that nobody has seen counts as saturated");
+    r.k.drain(Nanos(0), &mut r.fx);
+    r.offer(0, -50);
+    assert_eq!(r.refusals(), [Refusal::Queue(QueueOutcome::RejectedOther)]);
+}
+
+#[test]
+fn an_own_ttl_of_zero_is_none_and_an_empty_pool_ignores_it() {
+    let own = |ttl| Ask { ttl: Some(ttl), ..Ask::default() };
+    let mut r = Rig::new(&Setup { ttl: None, no_endpoint_ttl: Some(Span::secs(3)), ..Setup::default() });
+    r.ask(0, &own(Span::secs(1)));
+    r.wake(2_999 * MS);
+    assert_eq!(r.taken(), [], "no endpoints: their budget counts");
+    r.wake(3_000 * MS);
+    assert_eq!(r.refusals(), [Refusal::Queue(QueueOutcome::EvictedNoEndpoints)]);
+    let e = r.k.add_endpoint(Nanos(3_000 * MS), EndpointSpec::named("a"), &mut r.fx);
+    r.scrape(3_000 * MS, e, &full());
+    r.ask(3_000 * MS, &own(Span::ZERO));
+    r.wake(100_000 * MS);
+    assert_eq!(r.taken(), [], "no TTL at all");
+}
+
+#[test]
+fn an_own_ttl_takes_part_in_the_backstop() {
+    // The pool flaps each second, so that every budget starts anew; max(1 s, 3 s) + 2 s ends it.
+    for (ttl, own, ends) in [
+        (None, Some(1), Some(5)),
+        (Some(20), Some(1), Some(5)),
+        (Some(20), None, Some(22)),
+        (None, None, None),
+    ] {
+        let setup =
+            Setup { ttl: ttl.map(Span::secs), no_endpoint_ttl: Some(Span::secs(3)), ..Setup::default() };
+        let mut r = Rig::new(&setup);
+        r.ask(0, &Ask { ttl: own.map(Span::secs), ..Ask::default() });
+        let mut ended = None;
+        let mut e = None;
+        for half in 0..60u64 {
+            let at = half * 500 * MS;
+            match e.take() {
+                None => e = Some(r.k.add_endpoint(Nanos(at), EndpointSpec::named("a"), &mut r.fx)),
+                Some(e) => r.k.remove_endpoint(Nanos(at), e, &mut r.fx),
+            }
+            if !r.taken().is_empty() {
+                ended = ended.or(Some(half / 2));
+            }
+        }
+        assert_eq!(ended, ends, "{ttl:?} {own:?}");
+    }
+}
+
+#[test]
+fn what_a_scrape_leaves_out_or_brings_late_changes_nothing_known() {
+    let mut r = Rig::new(&Setup::default());
+    let (a, b) = (r.add("a"), r.add("b"));
+    r.scrape(0, b, &Sample { block_tokens: Some(512), ..idle() });
+    assert_eq!(r.k.block_tokens(), 512, "the first that reports one");
+    r.scrape(5, a, &Sample { block_tokens: Some(128), blocks: Some(9), ..idle() });
+    assert_eq!(r.k.block_tokens(), 128, "by index, not by time");
+    r.scrape(6, a, &Sample { block_tokens: None, blocks: Some(0), ..full() });
+    let seen = r.k.pool().get(a).unwrap().sample.unwrap();
+    assert_eq!((seen.block_tokens, seen.blocks, seen.waiting), (Some(128), Some(9), Reading::Value(5.0)));
+    r.k.scraped(Nanos(9), a, Nanos(4), &idle(), &mut r.fx);
+    assert_eq!(r.k.pool().get(a).unwrap().sample, Some(seen), "taken before the last one");
+    r.k.scraped(Nanos(9), a, Nanos(6), &idle(), &mut r.fx);
+    assert_eq!(
+        r.k.pool().get(a).unwrap().sample.unwrap().waiting,
+        Reading::Value(0.0),
+        "as old is new enough"
+    );
+    for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+        let kv = Reading::Value(bad);
+        r.scrape(10, a, &Sample { kv, ..idle() });
+        assert_eq!(r.k.pool().get(a).unwrap().sample.unwrap().kv, Reading::Missing, "{bad}");
+        assert_eq!(r.k.saturation().effective, 0.5, "missing counts as 1 in the mean of two");
+    }
+}
+
+#[test]
+fn matched_tokens_count_in_the_blocks_that_were_hashed() {
+    let mut r = Rig::new(&Setup { limit: "static-usage-limit-policy", ..Setup::default() });
+    let e = r.add("a");
+    r.scrape(0, e, &idle());
+    let ask = Ask {
+        prefix: (10..14).collect(),
+        prompt_tokens: 10_000,
+        block_tokens: r.k.block_tokens(),
+        ..Ask::default()
+    };
+    r.ask(0, &ask);
+    r.scrape(0, e, &full());
+    r.taken();
+    r.ask(0, &ask);
+    // The block size changes while the second one waits: its hashes are still of the old one.
+    r.scrape(0, e, &Sample { block_tokens: Some(256), ..idle() });
+    assert_eq!(r.k.block_tokens(), 256);
+    r.wake(MS);
+    let said = r.taken();
+    assert!(matches!(said[..], [Effect::Dispatch { matched_tokens: 256, .. }]), "{said:?}");
+    r.k.remove_endpoint(Nanos(MS), e, &mut r.fx);
+    assert_eq!(r.k.index_bytes(), 0, "what was sent to an endpoint goes with it");
+}
+
+#[test]
+fn endpoints_of_both_roles_count_on_both_sides() {
+    let mut r = Rig::new(&Setup::default());
+    let mut add = |name: &str, role: &str, waiting: f64| {
+        let labels = vec![("llm-d.ai/role".into(), role.into())];
+        let id = r.k.add_endpoint(Nanos::ZERO, EndpointSpec { name: name.into(), labels }, &mut r.fx);
+        r.scrape(0, id, &sample(waiting, 0.0));
+    };
+    add("p", "prefill", 4.0);
+    add("x", "both", 2.0);
+    add("y", "prefill-decode", 0.0);
+    let s = r.k.saturation();
+    assert_eq!((s.prefill, s.decode), (Some((0.8 + 0.4 + 0.0) / 3.0), Some(0.2)));
+    assert_eq!(Some(s.effective), s.prefill);
+}
+
+#[test]
+fn only_the_best_of_several_picked_endpoints_is_used() {
+    for picker in ["max-score-picker", "random-picker", "weighted-random-picker"] {
+        let mut plan = Arc::unwrap_or_clone(Setup::default().plan());
+        plan.profile.picker = plugin(picker, &[("maxNumOfEndpoints", Value::Int(3))]).picker.unwrap();
+        let mut r = Rig::of(Arc::new(plan));
+        let ids = ["a", "b", "c"].map(|n| r.add(n));
+        for (e, waiting) in ids.iter().zip([2.0, 0.0, 1.0]) {
+            r.scrape(0, *e, &sample(waiting, 0.0));
+        }
+        r.offer(0, 100);
+        let said = r.taken();
+        let [Effect::Dispatch { endpoint, .. }] = said[..] else { panic!("{picker}: {said:?}") };
+        assert!(picker != "max-score-picker" || endpoint == ids[1]);
+        let loads: u32 = r.k.pool().iter().map(|e| e.load.requests).sum();
+        assert_eq!(loads, 1, "{picker}");
+    }
+}
+
+#[test]
+fn a_metric_that_the_engine_lacks_weighs_nothing_in_scores() {
+    for (scorer, without) in [
+        ("queue-scorer", Sample { waiting: Reading::Disabled, ..sample(0.0, 0.5) }),
+        ("kv-cache-utilization-scorer", Sample { kv: Reading::Disabled, ..sample(3.0, 0.0) }),
+        ("running-requests-size-scorer", Sample { running: Reading::Disabled, ..sample(3.0, 0.0) }),
+    ] {
+        let mut plan = Arc::unwrap_or_clone(Setup::default().plan());
+        plan.profile.scorers = vec![WeightedScorer {
+            name: scorer.into(),
+            weight: 1.0,
+            scorer: plugin(scorer, &[]).scorer.unwrap(),
+        }];
+        let mut r = Rig::of(Arc::new(plan));
+        let (with, lacking) = (r.add("with"), r.add("lacking"));
+        r.add("never scraped");
+        r.scrape(0, with, &sample(1.0, 0.5));
+        r.scrape(0, lacking, &without);
+        for _ in 0..20 {
+            r.offer(0, 100);
+        }
+        for e in r.taken() {
+            assert!(matches!(e, Effect::Dispatch { endpoint, .. } if endpoint == lacking), "{scorer}: {e:?}");
+        }
+    }
+}
+
+#[test]
+fn a_cancelled_request_gives_its_room_back_at_once() {
+    let mut r = Rig::new(&Setup { max_requests: Some(2), max_bytes: Some(25), ..Setup::default() });
+    let e = r.add("a");
+    r.scrape(0, e, &full());
+    let first = r.offer(0, 0);
+    r.offer(0, -50);
+    r.offer(0, 0);
+    assert_eq!(r.refusals(), [Refusal::Queue(QueueOutcome::RejectedCapacity)]);
+    r.k.gone(Nanos(0), first, &mut r.fx);
+    assert_eq!(r.k.queue_totals(), (1, 10));
+    r.offer(0, 0);
+    assert_eq!(r.taken(), [], "accepted in the same instant");
+    assert_eq!(r.k.queue_totals(), (2, 20));
 }

@@ -1,7 +1,7 @@
 //! Random interleavings: exactly one end per request, ledgers that add up, load that is the sum of what
 //! runs, and logs that replay to the same bytes.
 
-use crate::common::{Driven, Said, Setup, steps};
+use crate::common::{Driven, Hold, Said, Setup, all_steps, plugin, steps};
 use forebay_base::Span;
 use forebay_kernel::effect::Effects;
 use forebay_kernel::journal::Journal;
@@ -36,6 +36,15 @@ fn run(setup: &Setup, steps: &[crate::common::Step], close: bool) -> (Driven, St
             assert!(e.load.pending > 0 || e.load.pending_tokens == 0);
         }
         assert!(pending <= requests && requests <= ledgers.live - ledgers.queued);
+        let bands: Vec<_> = driven.kernel.bands().collect();
+        assert!(bands.windows(2).all(|w| w[0].priority > w[1].priority));
+        assert_eq!(bands.len(), driven.kernel.ceilings().len());
+        assert_eq!(bands.iter().map(|b| b.requests).sum::<u64>(), ledgers.queued);
+        assert_eq!(
+            driven.kernel.queue_totals(),
+            (ledgers.queued, bands.iter().map(|b| b.bytes).sum::<u64>())
+        );
+        assert!(bands.iter().all(|b| b.requests <= b.max_requests && b.bytes <= b.max_bytes));
     }
     if close {
         driven.kernel.drain(driven.now, &mut driven.fx);
@@ -54,12 +63,42 @@ fn run(setup: &Setup, steps: &[crate::common::Step], close: bool) -> (Driven, St
     (driven, text)
 }
 
+/// Limits, policies, a gate and an admitter in all combinations.
+fn setups() -> impl Strategy<Value = Setup> {
+    (
+        prop::sample::select(vec![
+            "soft-reflective-ceiling-policy",
+            "static-usage-limit-policy",
+            "priority-holdback-policy",
+        ]),
+        any::<(bool, bool)>(),
+        prop::sample::select(vec![None, Some(6_000u64)]),
+        prop::sample::select(vec![2_500u64, 1_000_000_000]),
+        prop::sample::select(vec![Span::millis(200), Span::secs(3600)]),
+        prop::option::weighted(0.7, Just(Span::secs(2))),
+        prop::bool::weighted(0.85),
+    )
+        .prop_map(|(limit, (gate, admitter), max_bytes, band_bytes, stale_after, ttl, flow_control)| {
+            Setup {
+                limit,
+                gate: if gate { Arc::new(Hold) } else { plugin("open-gate", &[]).gate.unwrap() },
+                admitter,
+                max_bytes,
+                band_bytes,
+                stale_after,
+                ttl,
+                flow_control,
+                band_requests: 6,
+                ..Setup::default()
+            }
+        })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_request_has_exactly_one_end(steps in steps(150), flow_control in any::<bool>()) {
-        let setup = Setup { flow_control, ttl: Some(Span::secs(2)), band_requests: 6, ..Setup::default() };
+    fn every_request_has_exactly_one_end(steps in all_steps(150), setup in setups()) {
         let (mut driven, _) = run(&setup, &steps, true);
         let mut fate: BTreeMap<Id, (u32, u32)> = BTreeMap::new();
         for said in &driven.said {
@@ -89,8 +128,7 @@ proptest! {
     }
 
     #[test]
-    fn logs_replay_to_the_same_bytes(steps in steps(150)) {
-        let setup = Setup { stale_after: Span::millis(200), ..Setup::default() };
+    fn logs_replay_to_the_same_bytes(steps in all_steps(150), setup in setups()) {
         let (_, log) = run(&setup, &steps, true);
         let (_, again) = run(&setup, &steps, true);
         prop_assert_eq!(&log, &again, "same seed, same log");
@@ -124,7 +162,7 @@ fn a_changed_plan_shows_as_a_difference() {
     };
     let scrape = crate::common::What::Scrape { endpoint: 0, waiting: 3, kv: 0 };
     let mut steps = vec![
-        crate::common::Step { after: Span::ZERO, what: crate::common::What::Add { prefill: false } },
+        crate::common::Step { after: Span::ZERO, what: crate::common::What::Add { role: "" } },
         crate::common::Step { after: Span::ZERO, what: scrape },
     ];
     steps.extend((0..10).map(|_| offer(Span::ZERO)));

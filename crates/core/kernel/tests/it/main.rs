@@ -3,5 +3,7 @@
 
 mod common;
 mod edges;
+mod flows;
 mod interleave;
 mod model;
+mod rig;

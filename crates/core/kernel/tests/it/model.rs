@@ -19,7 +19,7 @@ struct Item {
 
 struct Server {
     id: EndpointId,
-    prefill: bool,
+    role: &'static str,
     seen: Option<(Nanos, f64)>,
     gone: bool,
 }
@@ -54,12 +54,13 @@ impl Model {
             Some((at, x)) if now.since(at) <= self.setup.stale_after => x,
             _ => 1.0,
         };
-        let mean = |prefill: bool| {
+        // Those of both roles count on both sides.
+        let mean = |other: &str| {
             let side: Vec<f64> =
-                self.servers.iter().filter(|s| !s.gone && s.prefill == prefill).map(score).collect();
+                self.servers.iter().filter(|s| !s.gone && s.role != other).map(score).collect();
             (!side.is_empty()).then(|| side.iter().sum::<f64>() / side.len() as f64)
         };
-        match (mean(true), mean(false)) {
+        match (mean(""), mean("prefill")) {
             (Some(a), Some(b)) => a.max(b),
             (a, b) => a.or(b).unwrap_or(1.0),
         }
@@ -117,9 +118,10 @@ impl Model {
 
     fn deadline(&self, i: &Item) -> Nanos {
         let (ttl, none) = (self.setup.ttl, self.setup.no_endpoint_ttl);
-        let budget = if self.empty { none } else { [ttl, i.ttl].into_iter().flatten().min() };
+        let waiting = [ttl, i.ttl].into_iter().flatten().min();
+        let budget = if self.empty { none } else { waiting };
         let soft = budget.map_or(Nanos::NEVER, |b| i.arrived.max(self.regime_since) + b);
-        match (ttl, none) {
+        match (waiting, none) {
             (Some(a), Some(b)) => soft.min(i.arrived + a.max(b) + Span::secs(2)),
             _ => soft,
         }
@@ -171,6 +173,7 @@ impl Model {
                 {
                     let why = if self.empty { "RejectedNoEndpoints" } else { "RejectedCapacity" };
                     self.said.push(Said::Ended { at: now, id, why: why.into() });
+                    self.cycle(now);
                     return;
                 }
                 self.queue.push(Item { id, arrived: now, priority, bytes, ttl });
@@ -187,9 +190,9 @@ impl Model {
                     s.seen = Some((now, score));
                 }
             }
-            What::Add { prefill } => {
+            What::Add { role } => {
                 let id = *driven.endpoints.last().unwrap();
-                self.servers.push(Server { id, prefill, seen: None, gone: false });
+                self.servers.push(Server { id, role, seen: None, gone: false });
                 // Sums are taken in index order, as the kernel takes them.
                 self.servers.sort_by_key(|s| s.id.index);
                 self.regime(now);

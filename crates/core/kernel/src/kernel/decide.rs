@@ -1,0 +1,207 @@
+//! What becomes of a request: queueing, cycles, dispatch, and its end.
+
+use super::Kernel;
+use crate::ask::Ask;
+use crate::effect::{Effect, Effects, End, Id, QueueOutcome, Refusal};
+use crate::flow::{Enqueue, Queues};
+use crate::policy::{CycleFacts, HeadKey};
+use crate::schedule::{self, Scene};
+use crate::table::{Queued, Running, State};
+use forebay_base::{Nanos, Span};
+use std::sync::Arc;
+
+/// How a cycle ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cycle {
+    /// One request left the queue.
+    Moved,
+    /// A ceiling stopped it before anything that waits.
+    Blocked,
+    /// The gate held the head, or nothing waits.
+    Quiet,
+}
+
+impl Kernel {
+    pub(super) fn enqueue(&mut self, now: Nanos, id: Id, band: u32, ask: &Ask<'_>, fx: &mut Effects) {
+        self.ledgers.entered += 1;
+        let (Some(flow_plan), Some(queues)) = (&self.plan.flow, &mut self.queues) else { return };
+        let fits = if self.draining {
+            Err(QueueOutcome::RejectedOther)
+        } else {
+            queues.check(flow_plan, band, ask.bytes)
+        };
+        if let Err(outcome) = fits {
+            self.queue_outcome(outcome);
+            self.refuse(now, id, Refusal::Queue(outcome), fx);
+            // As in llm-d-router, every arrival is a cycle, also one that finds the queue full.
+            if !self.draining {
+                self.cycle(now, fx);
+            }
+            return;
+        }
+        let entry = self.table.get_mut(id).expect("offered in this call");
+        let head = HeadKey {
+            key: queues.band(band).template().ordering.key(&entry.asked),
+            number: entry.asked.number,
+        };
+        let deadline = queues.deadline(flow_plan, now, ask.ttl);
+        let flow = queues
+            .push(&Enqueue { band, flow: ask.flow, handle: id.index, head, bytes: ask.bytes, deadline }, now);
+        entry.state = State::Queued(Queued { band, flow, ttl: ask.ttl, since: now });
+        self.cycle(now, fx);
+    }
+
+    /// Without flow control: sheddable requests are refused on a saturated pool, all others pass.
+    pub(super) fn admit_legacy(&mut self, now: Nanos, id: Id, fx: &mut Effects) {
+        let priority = self.table.get(id).map_or(0, |e| e.asked.priority);
+        if self.draining {
+            self.refuse(now, id, Refusal::Queue(QueueOutcome::RejectedOther), fx);
+        } else if priority < 0 && !self.pool.is_empty() && self.saturation().all >= 1.0 {
+            self.refuse(now, id, Refusal::Shed, fx);
+        } else {
+            self.scratch.candidates.clone_from(self.pool.members());
+            self.dispatch(now, id, fx);
+        }
+    }
+
+    /// One cycle: the policy's ceilings, then at most one request on its way.
+    pub(super) fn cycle(&mut self, now: Nanos, fx: &mut Effects) {
+        self.cycles += 1;
+        let saturation = self.saturation().effective;
+        let ended = self.run_cycle(saturation, now, fx);
+        self.plan_next(saturation, ended);
+    }
+
+    /// Plans the next tick to execute after a cycle.
+    fn plan_next(&mut self, saturation: f64, ended: Cycle) {
+        self.replan();
+        let Some(next) = self.ticks.planned.filter(|_| ended == Cycle::Blocked) else { return };
+        let (Some(flow), Some(queues)) = (&self.plan.flow, &self.queues) else { return };
+        let facts = CycleFacts { saturation, priorities: queues.priorities() };
+        let promised = next.saturating_add(flow.limit.steady(&facts, &self.cells));
+        let edge = self.saturation.edge(&*self.plan.detector, &self.pool);
+        let aged = edge.map_or(u64::MAX, |t| self.ticks.from(t));
+        self.ticks.planned = Some(promised.min(aged).max(next)).filter(|&p| p != u64::MAX);
+    }
+
+    fn run_cycle(&mut self, saturation: f64, now: Nanos, fx: &mut Effects) -> Cycle {
+        let (Some(flow), Some(queues)) = (&self.plan.flow, &self.queues) else { return Cycle::Quiet };
+        let priorities = queues.priorities();
+        self.ceilings.fill(1.0);
+        let facts = CycleFacts { saturation, priorities };
+        flow.limit.ceilings(&facts, &mut self.cells, &mut self.ceilings);
+        for (band, &ceiling) in self.ceilings.iter().enumerate() {
+            // Before the look at the queue: an empty band with a low ceiling stops all below it.
+            if saturation >= ceiling {
+                return Cycle::Blocked;
+            }
+            let Some(handle) = queues.head(band as u32) else { continue };
+            let id = self.table.id_at(handle);
+            self.scratch.candidates.clone_from(self.pool.members());
+            if !flow.gate.is_open() && !self.pool.is_empty() {
+                let entry = self.table.get(id).expect("a queued request is in the table");
+                let candidates = &mut self.scratch.candidates;
+                flow.gate.allow(entry.asked.priority, &entry.asked, &self.pool, candidates);
+                if candidates.is_empty() {
+                    fx.log_cycle(now, saturation, &self.ceilings, "hold", id);
+                    return Cycle::Quiet;
+                }
+            }
+            fx.log_cycle(now, saturation, &self.ceilings, "take", id);
+            self.take_out(now, id);
+            self.queue_outcome(QueueOutcome::Dispatched);
+            self.dispatch(now, id, fx);
+            return Cycle::Moved;
+        }
+        Cycle::Quiet
+    }
+
+    /// Takes a queued request out of its queue; it is being decided on from here.
+    pub(super) fn take_out(&mut self, now: Nanos, id: Id) {
+        if let Some(entry) = self.table.get_mut(id)
+            && let State::Queued(q) = std::mem::replace(&mut entry.state, State::Deciding)
+            && let Some(queues) = &mut self.queues
+        {
+            queues.remove(q.band, q.flow, id.index, entry.asked.bytes, now);
+        }
+    }
+
+    /// Chooses an endpoint among the candidates and accounts for the request there.
+    fn dispatch(&mut self, now: Nanos, id: Id, fx: &mut Effects) {
+        let entry = self.table.get(id).expect("decided in this call");
+        let scene =
+            Scene { plan: &self.plan, pool: &self.pool, index: self.index.as_ref(), draws: self.draws, now };
+        let choice = match schedule::choose(&scene, &entry.asked, &mut self.scratch) {
+            Ok(choice) => choice,
+            Err(refusal) => return self.refuse(now, id, refusal, fx),
+        };
+        let asked = &entry.asked;
+        let waited = now.since(asked.arrived);
+        let uncached = u64::from(asked.prompt_tokens - choice.matched_tokens);
+        let endpoint = self.pool.at(choice.endpoint).expect("chosen among the living").id;
+        if let Some(index) = &mut self.index {
+            index.insert(endpoint.index, &asked.prefix);
+        }
+        if let Some(e) = self.pool.get_mut(endpoint) {
+            e.load.requests += 1;
+            e.load.pending += 1;
+            e.load.pending_tokens += uncached;
+        }
+        if let Some(entry) = self.table.get_mut(id) {
+            entry.state = State::Running(Running { endpoint, first_token: false, uncached });
+            // The hashes have served; a long prompt's are worth their memory.
+            entry.asked.prefix = Arc::default();
+        }
+        fx.log_dispatch(now, id, endpoint, waited, choice.matched_tokens);
+        let matched_tokens = choice.matched_tokens;
+        fx.list.push(Effect::Dispatch { id, endpoint, waited, matched_tokens });
+    }
+
+    // --- Ending -------------------------------------------------------------------------------------
+
+    pub(super) fn queued(&self) -> u64 {
+        self.queues.as_ref().map_or(0, Queues::requests)
+    }
+
+    pub(super) fn queue_outcome(&mut self, outcome: QueueOutcome) {
+        self.ledgers.outcomes[outcome.index()] += 1;
+    }
+
+    pub(super) fn ended(&mut self, end: End) {
+        self.ledgers.ended[end.index()] += 1;
+        self.ledgers.live -= 1;
+    }
+
+    /// Ends a queued request by the kernel's own decision.
+    pub(super) fn evict(&mut self, now: Nanos, handle: u32, outcome: QueueOutcome, fx: &mut Effects) {
+        let id = self.table.id_at(handle);
+        self.take_out(now, id);
+        self.queue_outcome(outcome);
+        self.refuse(now, id, Refusal::Queue(outcome), fx);
+    }
+
+    pub(super) fn refuse(&mut self, now: Nanos, id: Id, refusal: Refusal, fx: &mut Effects) {
+        let Some(entry) = self.table.remove(id) else { return };
+        let waited: Span = now.since(entry.asked.arrived);
+        fx.log_end(now, id, refusal, waited);
+        fx.list.push(Effect::End { id, refusal, waited });
+        self.ended(match refusal {
+            Refusal::Queue(_) => End::Queue,
+            Refusal::Denied => End::Denied,
+            Refusal::Shed => End::Shed,
+            Refusal::NoCandidates => End::NoCandidates,
+            Refusal::FilteredOut => End::FilteredOut,
+        });
+    }
+
+    /// Takes a running request off its endpoint's counters, if that endpoint still lives.
+    pub(super) fn release(&mut self, r: &Running) {
+        if let Some(e) = self.pool.get_mut(r.endpoint) {
+            e.load.requests -= 1;
+            if !r.first_token {
+                e.load.pending -= 1;
+                e.load.pending_tokens -= r.uncached;
+            }
+        }
+    }
+}
