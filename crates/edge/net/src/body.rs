@@ -1,5 +1,6 @@
 //! Request bodies with limits, and the body of an answer.
 
+use crate::budget::Held;
 use crate::client::UpstreamBody;
 use bytes::{Bytes, BytesMut};
 use http_body::{Body as HttpBody, Frame, SizeHint};
@@ -55,6 +56,9 @@ pub enum CollectError {
         /// The time allowed for the bytes that came.
         waited: Duration,
     },
+    /// All bodies together would take more memory than they may (status 503). Close the connection.
+    #[error("the router holds as many bytes of requests as it may")]
+    NoRoom,
     /// It broke off or is malformed.
     #[error("the body could not be read: {0}")]
     Broken(#[source] BoxError),
@@ -62,7 +66,21 @@ pub enum CollectError {
 
 /// Reads a body to its end. A declared length beyond the limit fails before anything is read, and so before hyper
 /// answers `expect: 100-continue`. A body that arrives in one piece is not copied.
-pub async fn collect<B>(mut body: B, limits: CollectLimits) -> Result<Bytes, CollectError>
+pub async fn collect<B>(body: B, limits: CollectLimits) -> Result<Bytes, CollectError>
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
+    collect_held(body, limits, &mut Held::unbounded()).await
+}
+
+/// As [`collect`], with every byte taken from a [`Budget`] before it is kept. Received bytes count, not declared
+/// ones: declaring a large body takes nothing from others.
+pub async fn collect_held<B>(
+    mut body: B,
+    limits: CollectLimits,
+    held: &mut Held,
+) -> Result<Bytes, CollectError>
 where
     B: HttpBody<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
@@ -90,6 +108,9 @@ where
         };
         if received + data.len() as u64 > limit {
             return Err(CollectError::TooLarge { limit, declared: None });
+        }
+        if !held.take(data.len() as u64) {
+            return Err(CollectError::NoRoom);
         }
         if received == 0 {
             first = data;

@@ -309,6 +309,11 @@ impl Client {
         timeout(within, work).await.unwrap_or(Err(GetError::Timeout(within)))
     }
 
+    /// Connects to an endpoint, sends nothing and hangs up: whether somebody listens there.
+    pub async fn knock(&self, endpoint: &str) -> Result<(), SendError> {
+        connect(endpoint, self.pool.options.connect_timeout).await.map(drop)
+    }
+
     /// Closes the unused connections of an endpoint that is gone. Connections in use go on to their end.
     pub fn forget(&self, endpoint: &str) {
         let _closed_unlocked = self.pool.idle.lock().remove(endpoint);

@@ -12,12 +12,14 @@
 //! - With half-close allowed nothing would be noticed; it is never switched on.
 
 mod body;
+mod budget;
 mod client;
 mod guard;
 mod server;
 
-pub use body::{Body, BoxError, CollectError, CollectLimits, collect};
+pub use body::{Body, BoxError, CollectError, CollectLimits, collect, collect_held};
+pub use budget::{Budget, Held};
 pub use client::{Client, ClientOptions, GetError, SendError, Stage, UpstreamBody, UpstreamError};
-pub use server::{Listener, Served, ServerOptions};
+pub use server::{Listener, Open, Served, ServerOptions};
 
 pub use hyper::body::Incoming;

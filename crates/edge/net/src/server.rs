@@ -15,6 +15,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
@@ -70,6 +71,31 @@ pub struct Served {
 pub struct Listener {
     socket: TcpListener,
     local: SocketAddr,
+    open: Open,
+}
+
+/// Counts the open connections of a listener.
+#[derive(Clone, Debug, Default)]
+pub struct Open(Arc<AtomicUsize>);
+
+impl Open {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn enter(&self) -> OneOpen {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        OneOpen(self.clone())
+    }
+}
+
+struct OneOpen(Open);
+
+impl Drop for OneOpen {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Listener {
@@ -77,12 +103,17 @@ impl Listener {
     pub async fn bind(address: impl ToSocketAddrs) -> io::Result<Listener> {
         let socket = TcpListener::bind(address).await?;
         let local = socket.local_addr()?;
-        Ok(Listener { socket, local })
+        Ok(Listener { socket, local, open: Open::default() })
     }
 
     /// The address that is bound.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
+    }
+
+    /// The count of open connections, good for as long as the listener serves.
+    pub fn open(&self) -> Open {
+        self.open.clone()
     }
 
     /// Serves HTTP/1.1 until `stop` completes, then accepts no more, lets open requests finish for the grace period
@@ -103,7 +134,7 @@ impl Listener {
         B: HttpBody<Data = Bytes> + Unpin + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        let Listener { socket, .. } = self;
+        let Listener { socket, open, .. } = self;
         let permits = Arc::new(Semaphore::new(options.max_connections.clamp(1, Semaphore::MAX_PERMITS)));
         let tracker = TaskTracker::new();
         let drain = CancellationToken::new();
@@ -130,9 +161,11 @@ impl Listener {
             // It fails only for a connection that is already gone.
             let _ = tune(&stream);
             let connection = serve_one(stream, peer, options, handler.clone(), drain.clone(), abort.clone());
+            // Both are given back when the connection ends, also by a panic.
+            let held = (permit, open.enter());
             tracker.spawn(async move {
+                let _held = held;
                 connection.await;
-                drop(permit);
             });
         }
         drop(socket);

@@ -26,6 +26,7 @@ fn echo()
                     let status = match &error {
                         CollectError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
                         CollectError::Timeout { .. } => StatusCode::REQUEST_TIMEOUT,
+                        CollectError::NoRoom => StatusCode::SERVICE_UNAVAILABLE,
                         CollectError::Broken(_) => StatusCode::BAD_REQUEST,
                     };
                     let text = format!("{error:?}");
@@ -269,4 +270,73 @@ async fn dropping_the_listener_cuts_off_its_connections() {
     let dropped = soon(told.recv()).await.unwrap();
     server.served.abort();
     assert!(soon(dropped).await.is_err());
+}
+
+#[tokio::test]
+async fn bodies_share_a_budget_and_give_it_back() {
+    let budget = forebay_net::Budget::new(10);
+    let own = budget.clone();
+    let (told, mut holding) = mpsc::unbounded_channel();
+    let server = start(ServerOptions::default(), move |request: Request<Incoming>, _| {
+        let (mut held, told) = (own.share(), told.clone());
+        async move {
+            match forebay_net::collect_held(request.into_body(), CollectLimits::default(), &mut held).await {
+                Ok(body) if body.starts_with(b"wait") => {
+                    told.send(()).unwrap();
+                    std::future::pending().await
+                }
+                Ok(body) => Response::new(body.into()),
+                Err(error) => Response::builder()
+                    .status(503)
+                    .header("connection", "close")
+                    .body(error.to_string().into())
+                    .unwrap(),
+            }
+        }
+    })
+    .await;
+    let waiting =
+        raw(server.address, b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nwait-wait").await;
+    soon(holding.recv()).await.unwrap();
+    assert_eq!(budget.used(), 9);
+    let full = ask(&server, POST).await;
+    assert!(full.starts_with("HTTP/1.1 503") && full.contains("as many bytes"), "{full}");
+    drop(waiting);
+    soon(async {
+        while budget.used() > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert!(ask(&server, POST).await.starts_with("HTTP/1.1 200"));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_panic_ends_its_connection_and_no_other() {
+    let options = ServerOptions { max_connections: 1, ..ServerOptions::default() };
+    let server = start(options, |request: Request<Incoming>, _| async move {
+        match request.uri().path() {
+            "/handler" => panic!("on purpose"),
+            "/body" => {
+                let mut first = Some("start");
+                Response::new(Body::from_poll(move |_| {
+                    let piece = first.take().expect("a panic on purpose");
+                    std::task::Poll::Ready(Some(Ok(Bytes::from_static(piece.as_bytes()))))
+                }))
+            }
+            _ => Response::new("fine".into()),
+        }
+    })
+    .await;
+    // One after the other over the one place there is: a panic gives it back.
+    for path in ["/handler", "/body", "/handler"] {
+        let mut client =
+            raw(server.address, format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes()).await;
+        let answer = read_all(&mut client).await;
+        assert!(!answer.ends_with("0\r\n\r\n"), "{answer}");
+    }
+    let mut client = raw(server.address, b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+    assert!(read_all(&mut client).await.ends_with("fine"));
+    server.stop().await;
 }
