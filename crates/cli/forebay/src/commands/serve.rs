@@ -10,6 +10,7 @@ use forebay_config::{DEFAULT_CONFIG, Manifests, load};
 use forebay_emulate::Emulator;
 use forebay_engine::EngineSpec;
 use forebay_kernel::EndpointSpec;
+use forebay_kernel::journal::Journal;
 use forebay_live::discovery::FileDiscovery;
 use forebay_live::engines::Engines;
 use forebay_live::lines::{self, LinesWriter};
@@ -204,9 +205,7 @@ impl Serve {
         Ok(if router.is_broken() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 
-    fn decision_log(
-        &self,
-    ) -> anyhow::Result<(Option<Box<dyn forebay_kernel::journal::Journal>>, Option<LinesWriter>)> {
+    fn decision_log(&self) -> anyhow::Result<(Option<Box<dyn Journal>>, Option<LinesWriter>)> {
         let Some(path) = &self.decision_log else { return Ok((None, None)) };
         let (journal, writer) =
             journal::open(path).with_context(|| format!("--decision-log {}", path.display()))?;

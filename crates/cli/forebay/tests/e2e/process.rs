@@ -5,6 +5,7 @@ use forebay_net::{Client, ClientOptions};
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt;
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -196,7 +197,7 @@ impl Raw {
     pub(crate) async fn post(address: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Raw {
         let mut head = format!("POST {path} HTTP/1.1\r\nhost: test\r\ncontent-length: {}\r\n", body.len());
         for (name, value) in headers {
-            head.push_str(&format!("{name}: {value}\r\n"));
+            write!(head, "{name}: {value}\r\n").unwrap();
         }
         Raw::write(address, &format!("{head}\r\n{body}")).await
     }

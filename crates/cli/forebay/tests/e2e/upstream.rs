@@ -122,11 +122,11 @@ fn events(
 async fn answer(state: Arc<State>, request: http::Request<forebay_net::Incoming>) -> Response<Body> {
     let (head, body) = request.into_parts();
     if head.uri.path() == "/metrics" {
+        let waiting = *state.waiting.lock().unwrap();
         let text = format!(
-            "vllm:num_requests_waiting 0\nvllm:num_requests_running 0\nvllm:kv_cache_usage_perc 0\n\
+            "vllm:num_requests_waiting {waiting}\nvllm:num_requests_running 0\nvllm:kv_cache_usage_perc 0\n\
              vllm:cache_config_info{{block_size=\"16\",num_gpu_blocks=\"1000\"}} 1\n"
-        )
-        .replacen("waiting 0", &format!("waiting {}", state.waiting.lock().unwrap()), 1);
+        );
         return Response::new(Body::from(text));
     }
     let body = collect(body, CollectLimits::default()).await.unwrap();
