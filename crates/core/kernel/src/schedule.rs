@@ -55,7 +55,8 @@ pub(crate) fn choose(scene: &Scene<'_>, ask: &Asked, scratch: &mut Scratch) -> R
         }
     }
     scratch.list.clear();
-    scratch.list.extend(scratch.candidates.iter());
+    // `for_each` runs word by word, which `extend` does not.
+    scratch.candidates.iter().for_each(|i| scratch.list.push(i));
     scratch.scored.clear();
     scratch.scored.extend(scratch.list.iter().map(|&i| (i, 0.0)));
     for s in &scene.plan.profile.scorers {

@@ -63,6 +63,8 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     },
 };
 
+const LOT: Purpose = Purpose::named("probabilistic-admitter");
+
 #[derive(Debug)]
 struct Probabilistic {
     queue: f64,
@@ -86,7 +88,7 @@ impl Admitter for Probabilistic {
             return true;
         }
         let refused = (math::pow(self.saturation(pool), self.power) * self.k).min(1.0);
-        draws.unit(Purpose::named("probabilistic-admitter"), ask.number, 0) >= refused
+        draws.unit(LOT, ask.number, 0) >= refused
     }
 }
 

@@ -1,6 +1,6 @@
 //! `random-picker`: every candidate is as likely, whatever its score.
 
-use super::picker_max_score::{COUNT, best, count};
+use super::picker_max_score::{COUNT, count, pick};
 use crate::plugin::{Built, Descriptor, Kind, Stability};
 use crate::policy::{Decision, Picker};
 use forebay_base::Purpose;
@@ -18,6 +18,8 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     build: |v| Ok(Built { picker: Some(Arc::new(Random { count: count(v) })), ..Built::default() }),
 };
 
+const LOT: Purpose = Purpose::named("random-picker");
+
 #[derive(Debug)]
 struct Random {
     count: usize,
@@ -25,7 +27,7 @@ struct Random {
 
 impl Picker for Random {
     fn pick(&self, d: &Decision<'_>, candidates: &[(u32, f64)], out: &mut Vec<u32>) {
-        let lot = |i: u32| d.draws.bits(Purpose::named("random-picker"), d.ask.number, u64::from(i));
-        best(candidates.iter().map(|&(i, _)| (0.0, lot(i), i)), self.count, out);
+        let lot = |i: u32| d.draws.bits(LOT, d.ask.number, u64::from(i));
+        pick(candidates.iter().map(|&(i, _)| (0.0, i)), lot, self.count, out);
     }
 }

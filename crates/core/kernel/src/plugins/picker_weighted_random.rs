@@ -3,7 +3,7 @@
 //! Weighted sampling without replacement by keys `U^(1/score)` (Efraimidis and Spirakis 2006), compared
 //! as `ln(U) / score`. Candidates that score 0 come last; if all do, every one is as likely.
 
-use super::picker_max_score::{COUNT, best, count};
+use super::picker_max_score::{COUNT, count, pick};
 use crate::plugin::{Built, Descriptor, Kind, Stability};
 use crate::policy::{Decision, Picker};
 use forebay_base::{Purpose, math};
@@ -21,6 +21,8 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     build: |v| Ok(Built { picker: Some(Arc::new(Weighted { count: count(v) })), ..Built::default() }),
 };
 
+const LOT: Purpose = Purpose::named("weighted-random-picker");
+
 #[derive(Debug)]
 struct Weighted {
     count: usize,
@@ -28,16 +30,14 @@ struct Weighted {
 
 impl Picker for Weighted {
     fn pick(&self, d: &Decision<'_>, candidates: &[(u32, f64)], out: &mut Vec<u32>) {
-        let purpose = Purpose::named("weighted-random-picker");
+        let lot = |i: u32| d.draws.bits(LOT, d.ask.number, u64::from(i));
         let key = |i: u32, score: f64| {
-            let lane = u64::from(i);
-            let lot = d.draws.bits(purpose, d.ask.number, lane);
             if score > 0.0 {
-                (math::ln(d.draws.unit(purpose, d.ask.number, lane)) / score, lot, i)
+                math::ln(d.draws.unit(LOT, d.ask.number, u64::from(i))) / score
             } else {
-                (f64::NEG_INFINITY, lot, i)
+                f64::NEG_INFINITY
             }
         };
-        best(candidates.iter().map(|&(i, score)| key(i, score)), self.count, out);
+        pick(candidates.iter().map(|&(i, score)| (key(i, score), i)), lot, self.count, out);
     }
 }

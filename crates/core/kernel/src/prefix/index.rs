@@ -139,11 +139,11 @@ impl PrefixIndex {
                 alive.intersect(&n.holders);
             }
             let common = common(&n.run, &chain[at..]);
-            for e in alive.iter() {
+            alive.iter().for_each(|e| {
                 if let Some(m) = matched.get_mut(e as usize) {
                     *m += common as u32;
                 }
-            }
+            });
             at += common;
             if common < n.run.len() || alive.is_empty() {
                 return;

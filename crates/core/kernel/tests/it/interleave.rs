@@ -1,12 +1,12 @@
 //! Random interleavings: exactly one end per request, ledgers that add up, load that is the sum of what
 //! runs, and logs that replay to the same bytes.
 
-use crate::common::{Driven, Hold, Said, Setup, all_steps, plugin, steps};
-use forebay_base::Span;
+use crate::common::{Driven, Hold, Said, Setup, all_steps, plugin, sample, steps};
+use forebay_base::{Nanos, Span};
 use forebay_kernel::effect::Effects;
 use forebay_kernel::journal::Journal;
 use forebay_kernel::replay::replay;
-use forebay_kernel::{Ask, Id, Progress};
+use forebay_kernel::{Ask, EndpointSpec, Id, Progress};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -187,4 +187,52 @@ fn unreadable_logs_name_the_line() {
     check("forebay-decisions 1 seed=1 now=0\n> 5 gone 3", "expected INDEX.GENERATION");
     check("forebay-decisions 1 seed=1 now=0\n> 5 gone", "the line ends; expected a request");
     assert_eq!(replay(plan, "forebay-decisions 1 seed=1 now=0\n").unwrap().difference, None);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// Endpoints turn stale one by one, several within a tick and over many ticks, while the policy counts.
+    #[test]
+    fn an_outage_in_one_leap_counts_as_one_in_small_steps(
+        scrapes in prop::collection::vec((0u64..6_000_000, 0u8..5), 2..12),
+        leap in 200_000_000u64..208_000_000,
+    ) {
+        let setup = Setup { stale_after: Span::millis(200), ..Setup::default() };
+        let (mut fine, mut coarse) =
+            (Driven::new(setup.plan(), Effects::new()), Driven::new(setup.plan(), Effects::new()));
+        let mut scrapes = scrapes.clone();
+        scrapes.sort_unstable();
+        for d in [&mut fine, &mut coarse] {
+            for (n, (at, waiting)) in scrapes.iter().enumerate() {
+                let (at, spec) = (Nanos(*at), EndpointSpec::named(format!("e{n}")));
+                let e = d.kernel.add_endpoint(d.now, spec, &mut d.fx);
+                d.kernel.scraped(at, e, at, &sample(f64::from(*waiting), 0.0), &mut d.fx);
+                d.now = at;
+            }
+        }
+        let mut at = fine.now.0;
+        while at < leap {
+            at = (at + 100_000).min(leap);
+            fine.kernel.wake(Nanos(at), &mut fine.fx);
+        }
+        coarse.kernel.wake(Nanos(leap), &mut coarse.fx);
+        prop_assert_eq!(fine.kernel.saturation(), coarse.kernel.saturation());
+        // What the policy counted shows in the ticks in which the lowest band may go.
+        for d in [&mut fine, &mut coarse] {
+            d.now = Nanos(leap);
+            let ids: Vec<_> = d.kernel.pool().iter().map(|e| e.id).collect();
+            d.kernel.scraped(Nanos(leap), ids[0], Nanos(leap), &sample(4.0, 0.0), &mut d.fx);
+            for &id in &ids[1..] {
+                d.kernel.remove_endpoint(Nanos(leap), id, &mut d.fx);
+            }
+            for _ in 0..5 {
+                let ask = Ask { flow: "f", priority: -50, bytes: 10, ..Ask::default() };
+                d.kernel.offer(Nanos(leap), &ask, &mut d.fx);
+            }
+            d.until(Nanos(leap + 60_000_000));
+        }
+        prop_assert!(!fine.said.is_empty());
+        prop_assert_eq!(fine.said, coarse.said);
+    }
 }
