@@ -28,6 +28,9 @@ use std::time::Duration;
 const ARTICLE: &str = include_str!("../../../../../examples/article.yaml");
 const OBJECTIVES: &str = include_str!("../../../../../examples/objectives.yaml");
 
+/// Where the kernel writes its decisions, if anywhere.
+type Decisions = Option<Box<dyn Journal>>;
+
 /// Access log lines that wait for their file beyond this are dropped and counted.
 const ACCESS_LOG_BUFFER: usize = 16 << 20;
 
@@ -205,7 +208,7 @@ impl Serve {
         Ok(if router.is_broken() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 
-    fn decision_log(&self) -> anyhow::Result<(Option<Box<dyn Journal>>, Option<LinesWriter>)> {
+    fn decision_log(&self) -> anyhow::Result<(Decisions, Option<LinesWriter>)> {
         let Some(path) = &self.decision_log else { return Ok((None, None)) };
         let (journal, writer) =
             journal::open(path).with_context(|| format!("--decision-log {}", path.display()))?;
