@@ -2,6 +2,7 @@
 
 mod catalogue;
 mod commands;
+mod front;
 mod input;
 mod layout;
 mod runtime;

@@ -18,6 +18,12 @@ pub(crate) fn quantity(text: &str) -> Result<u64, String> {
     u64::try_from(n).ok().filter(|n| *n > 0).ok_or_else(|| "must be at least 1".to_owned())
 }
 
+/// A share from 0 to 1.
+pub(crate) fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse::<f64>().ok().filter(|s| (0.0..=1.0).contains(s));
+    share.ok_or_else(|| "expected a number from 0 to 1".to_owned())
+}
+
 /// An endpoint: `http://host:port`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EndpointUrl {
@@ -84,6 +90,8 @@ mod tests {
     fn quantities_and_durations_have_ranges() {
         assert_eq!(quantity("64Mi"), Ok(64 << 20));
         assert!(quantity("0").is_err() && quantity("-1").is_err() && quantity("x").is_err());
+        assert_eq!(share("0.1"), Ok(0.1));
+        assert!(share("1.1").is_err() && share("-0").is_ok() && share("NaN").is_err());
         assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
         assert!(duration("-1s").is_err() && duration("5").is_err());
     }

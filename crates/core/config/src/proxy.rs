@@ -69,7 +69,7 @@ impl Default for ProxyConfig {
         ProxyConfig {
             max_body: 64 << 20,
             max_buffered_bytes: 1 << 30,
-            max_connections: 16_384,
+            max_connections: 8192,
             header_timeout: Span::secs(10),
             body_timeout: Span::secs(30),
             write_timeout: Span::secs(60),
@@ -97,7 +97,7 @@ pub static PROXY: &[Field] = &[
     Field::new(
         "maxConnections",
         Shape::Quantity,
-        "Client connections at once; more wait to be accepted; 16384 if absent.",
+        "Client connections at once; more wait to be accepted; 8192 if absent.",
     ),
     Field::new(
         "headerTimeout",

@@ -4,6 +4,7 @@ use forebay_kernel::{EndpointId, EndpointSpec};
 use parking_lot::RwLock;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Notify;
 
 /// One endpoint and where it listens.
@@ -17,11 +18,24 @@ pub struct Upstream {
     pub address: SocketAddr,
     /// The address as text, for headers, logs and the connection pool.
     pub authority: String,
+    /// Whether it took connections when last heard of.
+    available: AtomicBool,
 }
 
 impl Upstream {
+    /// Whether it took connections when last heard of: `false` from a refused or reset connection until a
+    /// probe succeeds.
+    pub fn is_available(&self) -> bool {
+        self.available.load(Ordering::Acquire)
+    }
+
+    /// Sets it; whether that changed anything.
+    pub(crate) fn set_available(&self, available: bool) -> bool {
+        self.available.swap(available, Ordering::AcqRel) != available
+    }
+
     pub(crate) fn new(id: EndpointId, spec: EndpointSpec, address: SocketAddr) -> Upstream {
-        Upstream { id, spec, address, authority: address.to_string() }
+        Upstream { id, spec, address, authority: address.to_string(), available: AtomicBool::new(true) }
     }
 }
 

@@ -10,11 +10,13 @@ pub mod engines;
 pub mod journal;
 pub mod lines;
 pub mod metrics;
+pub mod models;
 pub mod plugins;
+mod rate;
 pub mod router;
 pub mod scrape;
 
 pub use clock::Clock;
 pub use endpoints::Upstream;
-pub use metrics::{Completed, Series};
+pub use metrics::{Completed, DoorView, Series};
 pub use router::{Options, Refused, Router, Ticket, View};

@@ -466,8 +466,8 @@ impl Metrics {
         self.families.unknown_objectives.get()
     }
 
-    /// Everything as OpenMetrics text. `dropped` access log lines are told, too.
-    pub fn render(&self, view: Option<&View>, dropped: u64) -> String {
+    /// Everything as OpenMetrics text; `door` is what the door counts for itself.
+    pub fn render(&self, view: Option<&View>, door: &DoorView) -> String {
         let mut text = String::new();
         // Writing to a string does not fail.
         let _ = encode_registry(&mut text, &self.registry);
@@ -475,18 +475,69 @@ impl Metrics {
             let _ = encode_registry(&mut text, &read_when_asked(view, &self.pool));
         }
         let mut own = Registry::with_prefix("forebay");
-        let lines: Counter = Counter::default();
-        lines.inc_by(dropped);
-        own.register(
-            "access_log_dropped_lines",
-            "Access log lines that the file did not keep up with",
-            lines,
-        );
+        door.register(&mut own);
         let unknown = self.families.unknown_objectives.clone();
         own.register("unknown_objectives", "Requests that named an objective that does not exist", unknown);
         let _ = encode_registry(&mut text, &own);
         let _ = encode_eof(&mut text);
         text
+    }
+}
+
+/// What the door counts for itself, at one instant.
+#[derive(Clone, Debug, Default)]
+pub struct DoorView {
+    /// Requests that have come, whatever became of them.
+    pub accepted: u64,
+    /// Of these, ended ones by their end: `accepted` is their sum and `open`.
+    pub ended: Vec<(&'static str, u64)>,
+    /// Requests whose answer is not complete.
+    pub open: u64,
+    /// Streams among their answers.
+    pub streams: u64,
+    /// Requests that ended by a panic.
+    pub panics: u64,
+    /// Requests that were tried again at another endpoint.
+    pub retries: u64,
+    /// Access log lines that the file did not keep up with.
+    pub dropped_lines: u64,
+    /// Bytes of request bodies held, and the most that may be.
+    pub buffered: (u64, u64),
+    /// Open client connections, and the most that may be.
+    pub connections: (u64, u64),
+    /// Whether the router is shutting down.
+    pub draining: bool,
+}
+
+impl DoorView {
+    fn register(&self, r: &mut Registry) {
+        let counter = |n: u64| {
+            let c: Counter = Counter::default();
+            c.inc_by(n);
+            c
+        };
+        let gauge = |n: u64| {
+            let g: Gauge = Gauge::default();
+            g.set(i64::try_from(n).unwrap_or(i64::MAX));
+            g
+        };
+        r.register("http_requests_accepted", "Requests that came to the API port", counter(self.accepted));
+        let ended: Family<Labels, Counter> = Family::default();
+        for (end, n) in &self.ended {
+            ended.get_or_create(&vec![("end", (*end).to_owned())]).inc_by(*n);
+        }
+        r.register("http_requests_ended", "Of these, ended: accepted = ended + open", ended);
+        r.register("http_requests_open", "Requests whose answer is not complete", gauge(self.open));
+        r.register("open_streams", "Event streams among their answers", gauge(self.streams));
+        r.register("request_panics", "Requests that ended by a panic", counter(self.panics));
+        r.register("retries", "Requests tried again at another endpoint", counter(self.retries));
+        let lines = counter(self.dropped_lines);
+        r.register("access_log_dropped_lines", "Access log lines that the file did not keep up with", lines);
+        r.register("buffered_bytes", "Bytes of request bodies held", gauge(self.buffered.0));
+        r.register("buffered_bytes_limit", "The most that may be held", gauge(self.buffered.1));
+        r.register("client_connections", "Open client connections", gauge(self.connections.0));
+        r.register("client_connections_limit", "The most there may be", gauge(self.connections.1));
+        r.register("draining", "Whether the router is shutting down", gauge(u64::from(self.draining)));
     }
 }
 
@@ -641,6 +692,19 @@ fn own_metrics(r: &mut Registry, view: &View) {
         ended.get_or_create(&vec![("end", end.label().to_owned())]).inc_by(l.ended[end.index()]);
     }
     r.register("forebay_requests_ended", "Requests ended, each once: accepted = ended + live", ended);
+    let outcomes: Family<Labels, Counter> = Family::default();
+    for o in QueueOutcome::ALL {
+        outcomes.get_or_create(&vec![("outcome", o.label().to_owned())]).inc_by(l.outcomes[o.index()]);
+    }
+    r.register("forebay_queue_entered", "Requests that reached flow control", counter(l.entered));
+    r.register(
+        "forebay_queue_outcomes",
+        "How they left it, each once: entered = outcomes + queued",
+        outcomes,
+    );
+    let queued: Gauge = Gauge::default();
+    queued.set(i64::try_from(l.queued).unwrap_or(i64::MAX));
+    r.register("forebay_requests_queued", "Requests queued", queued);
     let live: Gauge = Gauge::default();
     live.set(i64::try_from(l.live).unwrap_or(i64::MAX));
     r.register("forebay_requests_live", "Requests queued or running", live);
@@ -650,7 +714,16 @@ fn own_metrics(r: &mut Registry, view: &View) {
         requests.get_or_create(&labels).set(i64::from(e.load.requests));
         pending.get_or_create(&labels).set(i64::from(e.load.pending));
     }
+    let available: Family<Labels, Gauge> = Family::default();
+    for e in &view.endpoints {
+        available.get_or_create(&vec![("endpoint", e.name.clone())]).set(i64::from(e.available));
+    }
+    r.register("forebay_endpoint_available", "0 from a refused or reset connection to a probe", available);
     r.register("forebay_endpoint_inflight_requests", "Requests at an endpoint by this router", requests);
     r.register("forebay_endpoint_pending_requests", "Of these, without a first token", pending);
+    let models: Gauge = Gauge::default();
+    models.set(view.models.and_then(|n| i64::try_from(n).ok()).unwrap_or(-1));
+    r.register("forebay_models", "Models that the endpoints list; -1 while some list is not known", models);
+    r.register("forebay_ejections", "Endpoints taken out after a refusal or reset", counter(view.ejections));
     r.register("forebay_cycles", "Dispatch cycles executed", counter(view.cycles));
 }

@@ -7,6 +7,8 @@
 use crate::clock::Clock;
 use crate::endpoints::{Endpoints, Upstream};
 use crate::metrics::{Metrics, Series};
+use crate::models::Models;
+use crate::rate::Rate;
 use forebay_base::{Nanos, Span};
 use forebay_kernel::flow::BandView;
 use forebay_kernel::journal::Journal;
@@ -61,6 +63,7 @@ struct Core {
     fx: Effects,
     /// By request index; a request that was decided within its offer never has one.
     waiters: Vec<Option<oneshot::Sender<Verdict>>>,
+    rate: Rate,
 }
 
 /// The live router.
@@ -69,6 +72,7 @@ pub struct Router {
     clock: Clock,
     endpoints: Endpoints,
     metrics: Metrics,
+    models: Models,
     /// Priorities with a band of their own; empty without flow control.
     priorities: Vec<i32>,
     /// The kernel's next wake in nanoseconds; `u64::MAX` for none.
@@ -77,6 +81,7 @@ pub struct Router {
     stopped: AtomicBool,
     broken: Notify,
     is_broken: AtomicBool,
+    ejections: AtomicU64,
 }
 
 /// A decision to be sent once the lock is free.
@@ -92,16 +97,18 @@ impl Router {
         let mut fx = Effects { journal: options.journal, ..Effects::new() };
         let kernel = Kernel::new(options.plan, options.seed, options.clock.now(), &mut fx);
         let router = Arc::new(Router {
-            core: Mutex::new(Core { kernel, fx, waiters: Vec::new() }),
+            core: Mutex::new(Core { kernel, fx, waiters: Vec::new(), rate: Rate::default() }),
             clock: options.clock,
             endpoints: Endpoints::default(),
             metrics: Metrics::new(options.pool_name),
+            models: Models::default(),
             priorities,
             armed: AtomicU64::new(u64::MAX),
             timer: OnceLock::new(),
             stopped: AtomicBool::new(false),
             broken: Notify::new(),
             is_broken: AtomicBool::new(false),
+            ejections: AtomicU64::new(0),
         });
         let weak = Arc::downgrade(&router);
         // A thread, not a runtime timer: those have a resolution of a millisecond, which is the very
@@ -146,6 +153,11 @@ impl Router {
         &self.metrics
     }
 
+    /// The models that the endpoints serve.
+    pub fn models(&self) -> &Models {
+        &self.models
+    }
+
     fn flow_control(&self) -> bool {
         !self.priorities.is_empty()
     }
@@ -157,8 +169,12 @@ impl Router {
 
     /// Resolves when the kernel has failed and the process must exit.
     pub async fn broken(&self) {
-        if !self.is_broken.load(Ordering::Acquire) {
-            self.broken.notified().await;
+        let broken = self.broken.notified();
+        let mut broken = std::pin::pin!(broken);
+        // Listens before it looks, so that a failure in between is not missed.
+        broken.as_mut().enable();
+        if !self.is_broken() {
+            broken.await;
         }
     }
 
@@ -180,6 +196,7 @@ impl Router {
 
     /// One input to the kernel. `None` if the kernel has failed.
     fn call<T>(&self, input: impl FnOnce(&mut Kernel, Nanos, &mut Effects) -> T) -> Option<T> {
+        let _alarm = Alarm(self);
         let mut outbox = Outbox::new();
         let result = {
             let mut core = match self.core.lock() {
@@ -190,8 +207,9 @@ impl Router {
                 }
             };
             let core = &mut *core;
-            let result = input(&mut core.kernel, self.clock.now(), &mut core.fx);
-            post(core, &mut outbox);
+            let now = self.clock.now();
+            let result = input(&mut core.kernel, now, &mut core.fx);
+            post(core, now, &mut outbox);
             self.arm(&core.kernel);
             result
         };
@@ -225,6 +243,7 @@ impl Router {
             bytes: ask.bytes,
             priority,
             state: TicketState::Waiting,
+            waiting: None,
             queued: false,
             upstream: None,
             since,
@@ -237,7 +256,11 @@ impl Router {
         }
         let verdict = match decided {
             Decided::Now(verdict) => verdict,
-            Decided::Later(waiting) => waiting.await.unwrap_or(Verdict::Refused(Refused::Broken)),
+            Decided::Later(waiting) => {
+                let verdict = ticket.waiting.insert(waiting).await;
+                ticket.waiting = None;
+                verdict.unwrap_or(Verdict::Refused(Refused::Broken))
+            }
         };
         match verdict {
             Verdict::Go { endpoint, waited, matched_tokens } => {
@@ -267,6 +290,7 @@ impl Router {
     }
 
     fn offer(&self, ask: &Ask<'_>) -> Option<(Id, Decided, i32)> {
+        let _alarm = Alarm(self);
         let mut outbox = Outbox::new();
         let offered = {
             let mut core = match self.core.lock() {
@@ -288,7 +312,11 @@ impl Router {
             }
             let decided = if let Some(at) = own {
                 self.metrics.scheduling(took);
-                Decided::Now(verdict(core.fx.list.remove(at)))
+                let own = core.fx.list.remove(at);
+                if matches!(own, Effect::Dispatch { .. }) {
+                    core.rate.count(now);
+                }
+                Decided::Now(verdict(own))
             } else {
                 // The one allocation of a request that has to wait.
                 let (tx, rx) = oneshot::channel();
@@ -299,7 +327,7 @@ impl Router {
                 core.waiters[index] = Some(tx);
                 Decided::Later(rx)
             };
-            post(core, &mut outbox);
+            post(core, now, &mut outbox);
             self.arm(&core.kernel);
             (id, decided, priority)
         };
@@ -315,6 +343,7 @@ impl Router {
             let id = k.add_endpoint(now, spec.clone(), fx);
             // Within the lock: a decision for the new endpoint must find its address.
             self.endpoints.add(Upstream::new(id, spec, address));
+            self.models.unknown();
             id
         })
     }
@@ -322,12 +351,36 @@ impl Router {
     /// Removes an endpoint. What streams from it goes on.
     pub fn remove_endpoint(&self, id: EndpointId) {
         self.endpoints.remove(id);
+        self.models.look_again();
         self.call(|k, now, fx| k.remove_endpoint(now, id, fx));
     }
 
     /// Metrics of an endpoint have arrived.
     pub fn scraped(&self, id: EndpointId, taken: Nanos, sample: &Sample) {
         self.call(|k, now, fx| k.scraped(now, id, taken, sample, fx));
+    }
+
+    /// A connection to the endpoint was refused or reset: until a probe succeeds it is neither chosen nor
+    /// part of the pool's saturation. What runs there goes on.
+    pub fn eject(&self, upstream: &Upstream, why: &dyn std::fmt::Display) {
+        if upstream.set_available(false) {
+            self.ejections.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(endpoint = %upstream.spec.name, error = %why, "the endpoint is out until it answers again");
+        }
+    }
+
+    /// The endpoint has answered a probe that was sent after it was taken out.
+    pub fn restore(&self, upstream: &Upstream) {
+        if upstream.set_available(true) {
+            tracing::info!(endpoint = %upstream.spec.name, "the endpoint answers again");
+        }
+    }
+
+    /// Panics inside the lock, as a fault of the kernel would; for tests.
+    #[doc(hidden)]
+    #[cfg(debug_assertions)]
+    pub fn panic_within(&self) {
+        self.call(|_, _, _| panic!("asked to"));
     }
 
     // --- Shutdown -----------------------------------------------------------------------------------
@@ -358,6 +411,16 @@ impl Router {
         Some((block, prefix::block_limit(&plan, block)))
     }
 
+    /// Seconds, 1 to 60, after which a refused client of this priority may come again: the requests that
+    /// go before it, by the rate at which requests have been dispatched in the last ten seconds.
+    pub fn retry_after(&self, priority: i32) -> u64 {
+        let Ok(mut core) = self.core.lock() else { return 60 };
+        let core = &mut *core;
+        let priority = self.effective_priority(priority);
+        let ahead = core.kernel.bands().filter(|b| b.priority >= priority).map(|b| b.requests).sum();
+        core.rate.retry_after(self.clock.now(), ahead)
+    }
+
     /// The kernel as metrics and probes see it.
     pub fn view(&self) -> Option<View> {
         let mut guard = self.core.lock().ok()?;
@@ -365,7 +428,7 @@ impl Router {
         let core = &mut *guard;
         core.kernel.wake(now, &mut core.fx);
         let mut outbox = Outbox::new();
-        post(core, &mut outbox);
+        post(core, now, &mut outbox);
         self.arm(&core.kernel);
         let k = &mut core.kernel;
         let saturation = k.saturation();
@@ -380,11 +443,14 @@ impl Router {
             flow_control: flow.is_some(),
             index_bytes: k.index_bytes(),
             cycles: k.cycles(),
+            models: self.models.count(),
+            ejections: self.ejections.load(Ordering::Relaxed),
             endpoints: k
                 .pool()
                 .iter()
                 .map(|e| EndpointView {
                     name: e.spec.name.clone(),
+                    available: self.endpoints.get(e.id).is_some_and(|u| u.is_available()),
                     fresh: e.sample.is_some() && !e.stale,
                     sample: e.sample.unwrap_or_default(),
                     load: e.load,
@@ -402,6 +468,21 @@ impl Drop for Router {
         self.stopped.store(true, Ordering::Release);
         if let Some(timer) = self.timer.get() {
             timer.unpark();
+        }
+    }
+}
+
+/// Notices a panic inside the lock at once, and not only when the next caller finds the lock poisoned:
+/// there may be none for as long as those that wait are waiting. Made before the lock is taken, so that it
+/// is dropped after the lock is free.
+struct Alarm<'a>(&'a Router);
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Err(poisoned) = self.0.core.lock()
+        {
+            self.0.fail(poisoned);
         }
     }
 }
@@ -425,6 +506,10 @@ pub struct View {
     pub index_bytes: u64,
     /// Cycles executed.
     pub cycles: u64,
+    /// Models that the endpoints list; `None` while some list is not known.
+    pub models: Option<usize>,
+    /// Endpoints taken out so far.
+    pub ejections: u64,
     /// The endpoints.
     pub endpoints: Vec<EndpointView>,
 }
@@ -434,6 +519,8 @@ pub struct View {
 pub struct EndpointView {
     /// Its name.
     pub name: String,
+    /// Whether it took connections when last heard of.
+    pub available: bool,
     /// Whether its metrics are recent.
     pub fresh: bool,
     /// Its last metrics.
@@ -473,8 +560,11 @@ fn verdict(e: Effect) -> Verdict {
 }
 
 /// Pairs effects with their waiters.
-fn post(core: &mut Core, outbox: &mut Outbox) {
+fn post(core: &mut Core, now: Nanos, outbox: &mut Outbox) {
     for e in core.fx.list.drain(..) {
+        if matches!(e, Effect::Dispatch { .. }) {
+            core.rate.count(now);
+        }
         let index = effect_id(&e).index as usize;
         if let Some(tx) = core.waiters.get_mut(index).and_then(Option::take) {
             outbox.push((tx, verdict(e)));
@@ -505,6 +595,8 @@ pub struct Ticket {
     bytes: u64,
     priority: i32,
     state: TicketState,
+    /// Where its decision will arrive, while it waits for one.
+    waiting: Option<oneshot::Receiver<Verdict>>,
     /// Whether it counts as queued in the metrics.
     queued: bool,
     upstream: Option<Arc<Upstream>>,
@@ -552,6 +644,11 @@ impl Ticket {
         }
     }
 
+    /// Where to try again after the endpoint could not begin: the same one, if it is still good.
+    pub fn retry(&mut self) -> Option<Arc<Upstream>> {
+        self.upstream.clone().filter(|u| u.is_available())
+    }
+
     /// The answer is complete.
     pub fn finished(mut self) {
         self.end(Progress::Finished);
@@ -580,8 +677,14 @@ impl Drop for Ticket {
         let id = self.id;
         self.router.call(|k, now, fx| k.gone(now, id, fx));
         if was == TicketState::Waiting {
-            let waited = self.router.clock.now().since(self.since);
-            self.decided(QueueOutcome::EvictedContextCancelled, waited);
+            // After the call nothing can be decided any more; but it may have been just before, and then
+            // that is what the queue has counted.
+            let (outcome, waited) = match self.waiting.take().and_then(|mut w| w.try_recv().ok()) {
+                Some(Verdict::Go { waited, .. }) => (QueueOutcome::Dispatched, waited),
+                Some(Verdict::Refused(Refused::By { refusal: Refusal::Queue(o), waited })) => (o, waited),
+                _ => (QueueOutcome::EvictedContextCancelled, self.router.clock.now().since(self.since)),
+            };
+            self.decided(outcome, waited);
         } else {
             self.series.stopped();
         }

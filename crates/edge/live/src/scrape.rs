@@ -74,6 +74,8 @@ struct Target {
 struct Done {
     id: EndpointId,
     taken: Nanos,
+    /// Whether the endpoint was out when this began, and has answered: it is in again.
+    recovered: bool,
     result: Result<prom::Scrape, GetError>,
 }
 
@@ -130,15 +132,40 @@ fn scrape(
     let (id, map, address) = (target.upstream.id, target.map.clone(), target.address);
     let (client, taken) = (client.clone(), router.clock().now());
     let (path, timeout, max_bytes) = (options.path.clone(), options.timeout, options.max_bytes);
+    let upstream = target.upstream.clone();
+    let out = !upstream.is_available();
     async move {
-        let answer = client.get(&address.to_string(), &path, timeout, max_bytes).await;
-        Done { id, taken, result: answer.map(|text| extract(&text, &map)) }
+        let authority = address.to_string();
+        if out {
+            // Only a fresh connection tells anything.
+            client.forget(&authority);
+        }
+        let answer = client.get(&authority, &path, timeout, max_bytes).await;
+        let recovered = out && answers(&client, &upstream, address, &answer).await;
+        Done { id, taken, recovered, result: answer.map(|text| extract(&text, &map)) }
     }
+}
+
+/// Whether the endpoint takes connections again. Any answer to a scrape shows it, whatever its status; if
+/// metrics come from another port, a connection to the endpoint's own.
+async fn answers<T>(
+    client: &Client,
+    upstream: &Upstream,
+    scraped: SocketAddr,
+    answer: &Result<T, GetError>,
+) -> bool {
+    if scraped == upstream.address {
+        return matches!(answer, Ok(_) | Err(GetError::Status(_) | GetError::TooLarge(_)));
+    }
+    client.knock(&upstream.authority).await.is_ok()
 }
 
 fn take(router: &Router, targets: &mut BTreeMap<EndpointId, Target>, done: Done) {
     let Some(target) = targets.get_mut(&done.id) else { return };
     target.in_flight = false;
+    if done.recovered {
+        router.restore(&target.upstream);
+    }
     let name = &target.upstream.spec.name;
     match done.result {
         Ok(scrape) => {

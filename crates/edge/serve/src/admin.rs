@@ -2,6 +2,7 @@
 
 use crate::door::Door;
 use bytes::Bytes;
+use forebay_live::DoorView;
 use forebay_net::{Body, Incoming};
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
@@ -44,7 +45,24 @@ fn text(status: StatusCode, body: &'static str) -> Response<Body> {
 impl Door {
     fn metrics(&self) -> String {
         let view = self.router.view();
-        self.router.metrics().render(view.as_ref(), self.log.dropped())
+        self.router.metrics().render(view.as_ref(), &self.view())
+    }
+
+    fn view(&self) -> DoorView {
+        let (accepted, ended, open) = self.counts.ledger();
+        let read = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
+        DoorView {
+            accepted,
+            ended,
+            open,
+            streams: read(&self.counts.streams),
+            panics: read(&self.counts.panics),
+            retries: read(&self.counts.retries),
+            dropped_lines: self.log.dropped(),
+            buffered: (self.budget.used(), self.budget.max()),
+            connections: (self.connections.count() as u64, self.max_connections as u64),
+            draining: self.draining.load(Ordering::Acquire),
+        }
     }
 
     /// Why no traffic should come; `None` if it should.
@@ -55,6 +73,9 @@ impl Door {
         let view = self.router.view()?;
         if view.endpoints.is_empty() {
             return Some("the pool has no endpoints\n");
+        }
+        if view.endpoints.iter().all(|e| !e.available) {
+            return Some("no endpoint takes connections\n");
         }
         let fresh = view.endpoints.iter().any(|e| e.fresh);
         (!fresh).then_some("no endpoint has fresh metrics\n")

@@ -1,12 +1,16 @@
 //! The answer of an engine on its way to the client: passed on as it comes, looked at in passing.
 
+use crate::door::Door;
 use crate::flight::Flight;
 use bytes::Bytes;
+use forebay_live::Upstream;
 use forebay_net::{BoxError, UpstreamBody};
 use forebay_wire::splice::EventMap;
 use forebay_wire::sse::Scanner;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -16,12 +20,32 @@ pub(crate) struct Stream {
     scanner: Scanner,
     names: Option<EventMap>,
     flight: Option<Flight>,
+    /// Where it comes from.
+    upstream: Arc<Upstream>,
     last: Option<Instant>,
+    _open: OneStream,
+}
+
+/// Counts an open stream.
+struct OneStream(Arc<Door>);
+
+impl Drop for OneStream {
+    fn drop(&mut self) {
+        self.0.counts.streams.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Stream {
-    pub(crate) fn new(inner: UpstreamBody, names: Option<EventMap>, flight: Flight) -> Stream {
-        Stream { inner, scanner: Scanner::default(), names, flight: Some(flight), last: None }
+    pub(crate) fn new(
+        inner: UpstreamBody,
+        names: Option<EventMap>,
+        upstream: Arc<Upstream>,
+        flight: Flight,
+    ) -> Stream {
+        flight.door.counts.streams.fetch_add(1, Ordering::Relaxed);
+        let _open = OneStream(flight.door.clone());
+        let (scanner, flight) = (Scanner::default(), Some(flight));
+        Stream { inner, scanner, names, flight, upstream, last: None, _open }
     }
 
     /// Looks at bytes, and maps model names in them if asked to.
@@ -91,6 +115,7 @@ impl HttpBody for Stream {
                     if let Some(mut flight) = self.flight.take() {
                         let report = self.scanner.report();
                         flight.tokens(report.usage, report.content_events);
+                        flight.door.broke_off(&self.upstream, Some(&e), &e);
                         flight.fail(&e);
                     }
                     return Poll::Ready(Some(Err(e.into())));

@@ -4,20 +4,29 @@
 //! request is queued; nothing of a request is spawned, so that dropping its future is its cancellation.
 
 use crate::answer::Stream;
+use crate::counts::Counts;
 use crate::flight::Flight;
 use crate::identity::{Identities, Identity};
 use crate::record::{AccessLog, Record};
 use crate::refuse::Refusing;
 use bytes::Bytes;
+use forebay_config::RetryOn;
 use forebay_kernel::{Ask, prefix};
 use forebay_live::{Router, Upstream};
-use forebay_net::{Body, Client, CollectLimits, Incoming, UpstreamBody, collect};
+use forebay_net::{
+    Body, Budget, Client, CollectError, CollectLimits, Held, Incoming, Open, SendError, Stage, UpstreamBody,
+    UpstreamError, collect, collect_held,
+};
+use forebay_wire::show::shown;
 use forebay_wire::splice::{EventMap, NameMap, replace};
 use forebay_wire::sse::DEFAULT_CAP;
 use forebay_wire::{Api, Peek, Usage, headers, peek};
+use futures_util::FutureExt;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue};
-use http::{Method, Request, Response, StatusCode};
+use http::uri::PathAndQuery;
+use http::{Method, Request, Response, StatusCode, Uri};
 use http_body::Body as _;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -60,6 +69,12 @@ pub struct DoorOptions {
     pub parsers: Parsers,
     /// Whether every endpoint is an emulated one, which every answer then says.
     pub emulated: bool,
+    /// Bytes of request bodies that may be held at once.
+    pub max_buffered_bytes: u64,
+    /// What is tried once more at another endpoint.
+    pub retry_on: RetryOn,
+    /// Whether a model that no endpoint lists is answered with 404.
+    pub check_models: bool,
 }
 
 /// The door.
@@ -68,6 +83,10 @@ pub(crate) struct Door {
     pub(crate) client: Client,
     pub(crate) identities: Identities,
     pub(crate) log: AccessLog,
+    pub(crate) counts: Counts,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) connections: Open,
+    pub(crate) max_connections: usize,
     pub(crate) options: DoorOptions,
     pub(crate) draining: AtomicBool,
 }
@@ -82,8 +101,17 @@ fn status(code: StatusCode, message: &str) -> Refusing {
 }
 
 impl Door {
-    /// Answers one request.
+    /// Answers one request. A panic ends this request and its connection, and is counted.
     pub(crate) async fn answer(self: Arc<Door>, request: Request<Incoming>) -> Response<Body> {
+        let served = AssertUnwindSafe(self.serve(request)).catch_unwind().await;
+        // Its flight has ended in the unwinding, with all that it held.
+        served.unwrap_or_else(|_| {
+            let failed = status(StatusCode::INTERNAL_SERVER_ERROR, "the router failed at this request");
+            Refusing { close: true, ..failed }.response()
+        })
+    }
+
+    async fn serve(self: Arc<Door>, request: Request<Incoming>) -> Response<Body> {
         let mut record = Record::new(request.method().as_str(), request.uri().path());
         let id = match request.headers().get(headers::REQUEST_ID).filter(|v| !v.is_empty()) {
             Some(id) => id.clone(),
@@ -97,8 +125,8 @@ impl Door {
                 flight.finish();
                 response
             }
-            Ok(Reply::Stream(head, body, names)) => {
-                Response::from_parts(*head, Body::boxed(Stream::new(body, names, flight)))
+            Ok(Reply::Stream(head, body, names, upstream)) => {
+                Response::from_parts(*head, Body::boxed(Stream::new(body, names, upstream, flight)))
             }
             Err(Failing::Refused(refusing)) => {
                 flight.refuse(&refusing);
@@ -141,45 +169,63 @@ impl Door {
         if api != Api::Passthrough && head.method != Method::POST {
             return Err(status(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed").into());
         }
+        #[cfg(debug_assertions)]
+        self.panic_if_asked(&head.headers);
         if self.draining.load(Ordering::Acquire) && body.is_end_stream() {
-            return Err(status(StatusCode::SERVICE_UNAVAILABLE, "the router is shutting down").into());
+            let message = "the router is shutting down";
+            return Err(status(StatusCode::SERVICE_UNAVAILABLE, message).after(|| 1).into());
         }
-        let target = head.uri.path_and_query().map_or("/", |p| p.as_str()).to_owned();
-        let mut forwarded = headers::forward_request(&head.headers);
-        forwarded.insert(headers::REQUEST_ID, id.clone());
-        let outgoing = Outgoing { method: head.method.clone(), target, headers: forwarded };
+        let target = head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+        let outgoing = Outgoing { method: head.method, target, given: head.headers, id: id.clone() };
         if body.is_end_stream() && api == Api::Passthrough {
-            return self.forward_bodyless(outgoing, flight).await;
+            return self.forward_bodyless(&outgoing, flight).await;
         }
-        let bytes = collect(body, self.options.limits).await.map_err(Refusing::from)?;
+        let mut held = self.budget.share();
+        let bytes = collect_held(body, self.options.limits, &mut held).await;
+        let bytes = bytes.map_err(|e| Refusing::from(e).after(|| 1))?;
         flight.record.request_bytes = bytes.len() as u64;
-        self.forward(outgoing, &head.headers, api, bytes, flight).await
+        self.forward(&outgoing, api, bytes, held, flight).await
+    }
+
+    /// Hooks for tests of what a panic does; not in release builds.
+    #[cfg(debug_assertions)]
+    fn panic_if_asked(&self, headers: &http::HeaderMap) {
+        match headers.get("x-forebay-debug-panic").map(HeaderValue::as_bytes) {
+            Some(b"request") => panic!("asked to"),
+            Some(b"kernel") => self.router.panic_within(),
+            _ => {}
+        }
     }
 
     /// A request without a body goes to a random endpoint, past flow control, as in llm-d-router.
-    async fn forward_bodyless(&self, outgoing: Outgoing, flight: &mut Flight) -> Result<Reply, Failing> {
-        let all = self.router.endpoints().all();
-        let upstream = self.identities.any(&all).cloned();
-        let upstream =
-            upstream.ok_or_else(|| status(StatusCode::SERVICE_UNAVAILABLE, "the pool has no endpoints"))?;
-        self.send(outgoing, Bytes::new(), &upstream, Api::Passthrough, None, flight).await
+    async fn forward_bodyless(&self, outgoing: &Outgoing, flight: &mut Flight) -> Result<Reply, Failing> {
+        let mut all = self.router.endpoints().all();
+        all.retain(|u| u.is_available());
+        let none = || status(StatusCode::SERVICE_UNAVAILABLE, "the pool has no endpoints").after(|| 1);
+        let upstream = self.identities.any(&all).ok_or_else(none)?.clone();
+        let (response, upstream) = self.send(outgoing, Bytes::new(), upstream, flight).await?;
+        self.pass_on(response, &upstream, Api::Passthrough, None, flight).await
     }
 
     async fn forward(
         &self,
-        outgoing: Outgoing,
-        given: &http::HeaderMap,
+        outgoing: &Outgoing,
         api: Api,
         body: Bytes,
+        held: Held,
         flight: &mut Flight,
     ) -> Result<Reply, Failing> {
         let parse = self.options.parsers.read_as(api);
         let api = parse.ok_or_else(|| status(StatusCode::BAD_REQUEST, "no parser reads this path"))?;
         let peeked = peek(api, &body).map_err(Refusing::from)?;
-        let who = self.identities.read(given, peeked.model_name(), &self.router);
+        let who = self.identities.read(&outgoing.given, peeked.model_name(), &self.router);
         if who.target.is_empty() && api != Api::Passthrough {
             let missing = status(StatusCode::BAD_REQUEST, "model not found in request body");
             return Err(missing.param("model").into());
+        }
+        if self.options.check_models && self.router.models().nobody_serves(&who.target) {
+            let message = format!("The model `{}` does not exist.", shown(&who.model));
+            return Err(status(StatusCode::NOT_FOUND, &message).param("model").into());
         }
         let effective = self.router.effective_priority(who.priority);
         let series =
@@ -208,7 +254,7 @@ impl Door {
             if let forebay_live::Refused::By { waited, .. } = refused {
                 flight.record.queue_ms = Some(waited.as_millis_f64());
             }
-            Refusing::from(refused)
+            Refusing::from(refused).after(|| self.router.retry_after(who.priority))
         })?;
         flight.record.queue_ms = Some(ticket.waited().as_millis_f64());
         if prompt_tokens > 0 {
@@ -218,12 +264,27 @@ impl Door {
         let upstream = ticket.upstream().cloned();
         flight.ticket = Some(ticket);
         let upstream = upstream.ok_or_else(|| {
-            Failing::Failed(status(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "the chosen endpoint has just left the pool",
-            ))
+            let message = "the chosen endpoint has just left the pool";
+            Failing::Failed(status(StatusCode::SERVICE_UNAVAILABLE, message).after(|| 1))
         })?;
-        self.send(outgoing, out.unwrap_or(body), &upstream, api, names, flight).await
+        let (response, upstream) = self.send(outgoing, out.unwrap_or(body), upstream, flight).await?;
+        // The request's bytes have served.
+        drop(held);
+        self.pass_on(response, &upstream, api, names, flight).await
+    }
+
+    /// An answer that broke off in the middle is as good as a refused connection; one that only paused says
+    /// that the engine is slow.
+    pub(crate) fn broke_off(
+        &self,
+        upstream: &Upstream,
+        error: Option<&UpstreamError>,
+        why: &dyn std::fmt::Display,
+    ) {
+        if matches!(error, Some(UpstreamError::Broken(_))) {
+            self.client.forget(&upstream.authority);
+            self.router.eject(upstream, why);
+        }
     }
 
     /// The prompt's chain of block hashes, and the tokens per block it was made with.
@@ -234,27 +295,62 @@ impl Door {
         (chain.into(), block)
     }
 
+    /// Sends a request to its endpoint, and once more to another one if the first could not even begin: see
+    /// [`RetryOn`]. Nothing of an answer has been seen then.
     async fn send(
         &self,
-        outgoing: Outgoing,
+        outgoing: &Outgoing,
         body: Bytes,
-        upstream: &Upstream,
+        mut upstream: Arc<Upstream>,
+        flight: &mut Flight,
+    ) -> Result<(Response<UpstreamBody>, Arc<Upstream>), Failing> {
+        let mut may_retry = true;
+        loop {
+            flight.record.endpoint.clone_from(&upstream.authority);
+            let error = match self.client.send(&upstream.authority, outgoing.request(body.clone())).await {
+                Ok(response) => return Ok((response, upstream)),
+                Err(error) => error,
+            };
+            // A connection that had been idle may have been closed at the very moment it was used: that says
+            // nothing about the endpoint.
+            if !error.reused && matches!(error.stage, Stage::Connect | Stage::BeforeHeaders) {
+                self.client.forget(&upstream.authority);
+                self.router.eject(&upstream, &error);
+            }
+            let next = if std::mem::take(&mut may_retry) && retries(self.options.retry_on, &error) {
+                self.elsewhere(&upstream, flight)
+            } else {
+                None
+            };
+            match next {
+                Some(next) => upstream = next,
+                None => return Err(Failing::Failed(Refusing::from(&error))),
+            }
+            self.counts.retries.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Where to try again: the kernel moves the request's lease; requests without one go to any endpoint.
+    fn elsewhere(&self, failed: &Arc<Upstream>, flight: &mut Flight) -> Option<Arc<Upstream>> {
+        if let Some(ticket) = &mut flight.ticket {
+            return ticket.retry();
+        }
+        let mut all = self.router.endpoints().all();
+        all.retain(|u| u.is_available() && u.id != failed.id);
+        let any = self.identities.any(&all).cloned();
+        any.or_else(|| failed.is_available().then(|| failed.clone()))
+    }
+
+    /// Passes an endpoint's answer on: a stream as it comes, anything else in one piece.
+    async fn pass_on(
+        &self,
+        response: Response<UpstreamBody>,
+        upstream: &Arc<Upstream>,
         api: Api,
         names: Option<NameMap>,
         flight: &mut Flight,
     ) -> Result<Reply, Failing> {
-        flight.record.endpoint.clone_from(&upstream.authority);
         let fail = |r: Refusing| Failing::Failed(r);
-        let mut sent = self.client.send(&upstream.authority, outgoing.request(body.clone())).await;
-        // A connection that was idle may have been closed at the very moment it was used: that says
-        // nothing about the endpoint, and nothing of an answer was seen.
-        if let Err(e) = &sent
-            && e.reused
-            && e.retry_is_safe()
-        {
-            sent = self.client.send(&upstream.authority, outgoing.request(body)).await;
-        }
-        let response = sent.map_err(|e| fail(Refusing::from(&e)))?;
         let (mut head, body) = response.into_parts();
         flight.answered(head.status);
         head.headers = headers::forward_response(&head.headers);
@@ -266,7 +362,7 @@ impl Door {
                 head.headers.remove(CONTENT_LENGTH);
             }
             let names = names.map(|map| EventMap::new(map, DEFAULT_CAP));
-            return Ok(Reply::Stream(Box::new(head), body, names));
+            return Ok(Reply::Stream(Box::new(head), body, names, upstream.clone()));
         }
         flight.record.stream = false;
         let limits = CollectLimits {
@@ -275,9 +371,12 @@ impl Door {
             timeout: std::time::Duration::from_secs(u32::MAX.into()),
             ..self.options.limits
         };
-        let whole = collect(body, limits)
-            .await
-            .map_err(|e| fail(status(StatusCode::BAD_GATEWAY, &format!("the endpoint's answer: {e}"))))?;
+        let whole = collect(body, limits).await.map_err(|e| {
+            if let CollectError::Broken(why) = &e {
+                self.broke_off(upstream, why.downcast_ref(), why);
+            }
+            fail(status(StatusCode::BAD_GATEWAY, &format!("the endpoint's answer: {e}")))
+        })?;
         if api.generates() {
             flight.tokens(Usage::of_body(&whole), 0);
         }
@@ -291,27 +390,38 @@ impl Door {
     }
 }
 
-/// A request to an endpoint, without its body.
+/// A request to endpoints, without its body.
 struct Outgoing {
     method: Method,
-    target: String,
-    headers: http::HeaderMap,
+    target: PathAndQuery,
+    /// As the client sent them.
+    given: http::HeaderMap,
+    id: HeaderValue,
 }
 
 impl Outgoing {
     fn request(&self, body: Bytes) -> Request<Bytes> {
         let mut request = Request::new(body);
         *request.method_mut() = self.method.clone();
-        // It came as the target of a request that hyper has parsed.
-        *request.uri_mut() = self.target.parse().unwrap_or_default();
-        *request.headers_mut() = self.headers.clone();
+        *request.uri_mut() = Uri::from(self.target.clone());
+        *request.headers_mut() = headers::forward_request(&self.given);
+        request.headers_mut().insert(headers::REQUEST_ID, self.id.clone());
         request
+    }
+}
+
+/// Whether a failure is worth another try.
+fn retries(on: RetryOn, error: &SendError) -> bool {
+    match on {
+        RetryOn::Never => false,
+        RetryOn::Connect => error.retry_is_safe(),
+        RetryOn::FirstByte => error.retry_is_safe() || error.stage == Stage::BeforeHeaders,
     }
 }
 
 enum Reply {
     Whole(Response<Body>),
-    Stream(Box<http::response::Parts>, UpstreamBody, Option<EventMap>),
+    Stream(Box<http::response::Parts>, UpstreamBody, Option<EventMap>, Arc<Upstream>),
 }
 
 enum Failing {

@@ -7,6 +7,7 @@ use forebay_live::{Completed, Series, Ticket};
 use forebay_wire::Usage;
 use http::StatusCode;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Dropping it before [`Flight::finish`] or [`Flight::fail`] means that the client has left.
@@ -21,6 +22,7 @@ pub(crate) struct Flight {
 
 impl Flight {
     pub(crate) fn new(door: Arc<Door>, record: Record) -> Flight {
+        door.counts.accept();
         Flight { door, started: Instant::now(), record, series: None, ticket: None, ttft: None }
     }
 
@@ -96,6 +98,17 @@ impl Flight {
         }
     }
 
+    /// A panic ends this request and no other.
+    fn panicked(&mut self) {
+        if let Some(t) = self.ticket.take() {
+            t.failed();
+        }
+        self.door.counts.panics.fetch_add(1, Ordering::Relaxed);
+        self.record.status = if self.record.status == 0 { 500 } else { self.record.status };
+        self.record.end = "failed";
+        self.record.error = Some("a panic in the router".to_owned());
+    }
+
     pub(crate) fn answered(&mut self, status: StatusCode) {
         self.record.status = status.as_u16();
     }
@@ -103,11 +116,15 @@ impl Flight {
 
 impl Drop for Flight {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.panicked();
+        }
         let ms = |d: Duration| (d.as_secs_f64() * 1e6).round() / 1e3;
         self.record.ttft_ms = self.ttft.map(ms);
         self.record.total_ms = ms(self.started.elapsed());
         // The ticket goes first: the place is free before the line says so.
         drop(self.ticket.take());
+        self.door.counts.end(self.record.end);
         self.door.log.write(&self.record);
     }
 }

@@ -2,6 +2,7 @@
 
 mod admin;
 mod answer;
+mod counts;
 mod door;
 mod flight;
 mod identity;
@@ -10,11 +11,12 @@ mod refuse;
 
 pub use door::{DoorOptions, Parsers};
 
+use counts::Counts;
 use door::Door;
 use forebay_config::{Config, Manifests};
 use forebay_live::Router;
 use forebay_live::lines::Lines;
-use forebay_net::{Client, ClientOptions, Listener, ServerOptions};
+use forebay_net::{Budget, Client, ClientOptions, Listener, ServerOptions};
 use identity::Identities;
 use record::AccessLog;
 use std::net::SocketAddr;
@@ -55,6 +57,8 @@ pub struct ServeOptions {
     pub client: ClientOptions,
     /// Gets a line per request, if there is an access log.
     pub access_log: Option<Lines>,
+    /// The share of finished requests that get their line, 0 to 1; all others always do.
+    pub access_log_sample: f64,
     /// From the stop signal, how long the front port goes on accepting while it says that it is not
     /// ready, so that load balancers can notice.
     pub stop_delay: Duration,
@@ -80,17 +84,22 @@ impl Server {
                 .await
                 .map_err(|e| std::io::Error::new(e.kind(), format!("cannot listen on {address}: {e}")))
         };
+        let front = bind(front).await?;
         let door = Arc::new(Door {
             router: options.router,
             client: Client::new(options.client),
             identities: Identities::new(options.manifests, options.seed),
-            log: AccessLog::new(options.access_log),
+            log: AccessLog::new(options.access_log, options.access_log_sample, options.seed),
+            counts: Counts::default(),
+            budget: Budget::new(options.door.max_buffered_bytes),
+            connections: front.open(),
+            max_connections: options.server.max_connections,
             options: options.door,
             draining: AtomicBool::new(false),
         });
         Ok(Server {
             door,
-            front: bind(front).await?,
+            front,
             admin: bind(admin).await?,
             options: options.server,
             stop_delay: options.stop_delay,

@@ -1,5 +1,6 @@
 //! The access log: one JSON line per request, whatever became of it.
 
+use forebay_base::{Draws, Purpose};
 use forebay_live::lines::Lines;
 use serde::{Serialize, Serializer};
 use std::borrow::Cow;
@@ -10,15 +11,27 @@ use std::time::SystemTime;
 const MAX_TEXT: usize = 256;
 
 /// Where access lines go; lines that the file does not keep up with are counted.
-#[derive(Default)]
 pub(crate) struct AccessLog {
     lines: Option<Lines>,
+    /// The share of finished requests that get a line, 0 to 1; all others always get theirs.
+    sample: f64,
+    draws: Draws,
+    numbers: AtomicU64,
     dropped: AtomicU64,
 }
 
 impl AccessLog {
-    pub(crate) fn new(lines: Option<Lines>) -> AccessLog {
-        AccessLog { lines, dropped: AtomicU64::new(0) }
+    pub(crate) fn new(lines: Option<Lines>, sample: f64, seed: u64) -> AccessLog {
+        let (numbers, dropped) = Default::default();
+        AccessLog { lines, sample, draws: Draws::new(seed), numbers, dropped }
+    }
+
+    fn is_left_out(&self, record: &Record) -> bool {
+        if self.sample >= 1.0 || record.end != "finished" {
+            return false;
+        }
+        let n = self.numbers.fetch_add(1, Ordering::Relaxed);
+        self.draws.unit(Purpose::named("access-log"), n, 0) >= self.sample
     }
 
     pub(crate) fn dropped(&self) -> u64 {
@@ -27,6 +40,9 @@ impl AccessLog {
 
     pub(crate) fn write(&self, record: &Record) {
         let Some(lines) = &self.lines else { return };
+        if self.is_left_out(record) {
+            return;
+        }
         let pushed = serde_json::to_string(record).is_ok_and(|line| lines.push(&line));
         if !pushed {
             self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -145,6 +161,20 @@ fn capped_option<S: Serializer>(text: &Option<String>, s: S) -> Result<S::Ok, S:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sample_leaves_out_only_what_went_well() {
+        let log = |sample| AccessLog::new(None, sample, 1);
+        let mut r = Record::new("GET", "/");
+        r.end = "finished";
+        let kept = |log: &AccessLog, r: &Record| (0..1000).filter(|_| !log.is_left_out(r)).count();
+        assert!((60..140).contains(&kept(&log(0.1), &r)));
+        assert_eq!((kept(&log(0.0), &r), kept(&log(1.0), &r)), (0, 1000));
+        for end in ["failed", "refused", "cancelled"] {
+            r.end = end;
+            assert_eq!(kept(&log(0.0), &r), 1000, "{end}");
+        }
+    }
 
     #[test]
     fn lines_are_json_and_client_values_are_escaped_and_cut() {

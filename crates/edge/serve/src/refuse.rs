@@ -8,7 +8,7 @@ use forebay_live::Refused;
 use forebay_net::{Body, CollectError, SendError, Stage};
 use forebay_wire::headers::{DROP_REASON, FramingError};
 use forebay_wire::{PeekError, error};
-use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
+use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 
 /// Why a request is not answered by an engine.
@@ -22,13 +22,22 @@ pub(crate) struct Refusing {
     pub(crate) message: String,
     /// The field at fault.
     pub(crate) param: Option<&'static str>,
+    /// Seconds after which it is worth coming again.
+    pub(crate) retry_after: Option<u64>,
     /// Whether the connection cannot be used again, because request bytes are unread.
     pub(crate) close: bool,
 }
 
 impl Refusing {
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Refusing {
-        Refusing { status, reason: None, message: message.into(), param: None, close: false }
+        Refusing {
+            status,
+            reason: None,
+            message: message.into(),
+            param: None,
+            retry_after: None,
+            close: false,
+        }
     }
 
     fn because(status: StatusCode, reason: &'static str, message: &str) -> Refusing {
@@ -37,6 +46,14 @@ impl Refusing {
 
     pub(crate) fn param(mut self, param: &'static str) -> Refusing {
         self.param = Some(param);
+        self
+    }
+
+    /// With the time after which it is worth coming again, if it is at all.
+    pub(crate) fn after(mut self, seconds: impl FnOnce() -> u64) -> Refusing {
+        if [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE].contains(&self.status) {
+            self.retry_after = Some(seconds());
+        }
         self
     }
 
@@ -61,6 +78,9 @@ impl Refusing {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if let Some(reason) = self.reason {
             headers.insert(DROP_REASON, HeaderValue::from_static(reason));
+        }
+        if let Some(seconds) = self.retry_after {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         if self.close {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
@@ -116,7 +136,7 @@ impl From<Refused> for Refusing {
                 }
             },
             Refusal::Denied => (busy, SATURATED, "the pool is busy: a sheddable request was refused"),
-            Refusal::Shed => (busy, SATURATED, "system saturated, sheddable request dropped"),
+            Refusal::Shed => (busy, SATURATED, "the pool is saturated: a sheddable request was dropped"),
             Refusal::NoCandidates => (gone, NO_ENDPOINTS, "the pool has no endpoints"),
             Refusal::FilteredOut => (busy, SATURATED, "no endpoint passed the scheduling filters"),
         };
@@ -129,9 +149,13 @@ impl From<CollectError> for Refusing {
         let status = match e {
             CollectError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             CollectError::Timeout { .. } => StatusCode::REQUEST_TIMEOUT,
+            // Not 429: this replica is short of memory, which says nothing about the client or the pool,
+            // and a balancer may try another replica.
+            CollectError::NoRoom => StatusCode::SERVICE_UNAVAILABLE,
             CollectError::Broken(_) => StatusCode::BAD_REQUEST,
         };
-        Refusing { close: true, ..Refusing::new(status, e.to_string()) }
+        let reason = matches!(e, CollectError::NoRoom).then_some(SATURATED);
+        Refusing { close: true, reason, ..Refusing::new(status, e.to_string()) }
     }
 }
 
@@ -191,5 +215,14 @@ mod tests {
             assert_eq!(response.headers().get(DROP_REASON).map(|v| v.to_str().unwrap()), reason);
         }
         assert_eq!(Refusing::from(Refused::Broken).status.as_u16(), 503);
+    }
+
+    #[test]
+    fn only_refusals_that_pass_say_when_to_come_again() {
+        for (status, wait) in [(429, Some("7")), (503, Some("7")), (400, None), (404, None), (502, None)] {
+            let refusing = Refusing::new(StatusCode::from_u16(status).unwrap(), "x").after(|| 7);
+            let response = refusing.response();
+            assert_eq!(response.headers().get(RETRY_AFTER).map(|v| v.to_str().unwrap()), wait, "{status}");
+        }
     }
 }

@@ -1,12 +1,13 @@
 //! `forebay serve`: the router.
 
 use crate::catalogue::catalogue;
+use crate::front::{self, Front};
 use crate::input::{self, Loaded, StabilityFlags, Unusable};
 use crate::runtime::{block_on, log_to_stderr, stop_signal};
-use crate::values::{EndpointUrl, duration, endpoint, quantity, resolve};
+use crate::values::{EndpointUrl, duration, endpoint, resolve, share};
 use anyhow::Context;
 use clap::Args;
-use forebay_config::{DEFAULT_CONFIG, Manifests, load};
+use forebay_config::{DEFAULT_CONFIG, Manifests, ProxyConfig, load};
 use forebay_emulate::Emulator;
 use forebay_engine::EngineSpec;
 use forebay_kernel::EndpointSpec;
@@ -15,7 +16,7 @@ use forebay_live::discovery::FileDiscovery;
 use forebay_live::engines::Engines;
 use forebay_live::lines::{self, LinesWriter};
 use forebay_live::scrape::{self, ScrapeOptions};
-use forebay_live::{Clock, Options, Router, journal};
+use forebay_live::{Clock, Options, Router, journal, models};
 use forebay_net::{Client, ClientOptions, CollectLimits, ServerOptions};
 use forebay_serve::{DoorOptions, Parsers, ServeOptions, Server};
 use std::hash::{BuildHasher, Hasher};
@@ -70,30 +71,8 @@ pub(crate) struct Serve {
     /// Proxy paths that begin like this, beside the inference APIs; repeatable
     #[arg(long = "proxy-path", value_name = "PREFIX", help_heading = "Ports and limits")]
     proxy_paths: Vec<String>,
-    /// Largest request body; more is answered with 413
-    #[arg(long, value_name = "SIZE", default_value = "64Mi", value_parser = quantity, help_heading = "Ports and limits")]
-    max_body: u64,
-    /// Time for a request's head, and for an idle connection
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration, help_heading = "Ports and limits")]
-    header_timeout: Duration,
-    /// Time for a request's body, extended by a second per 64 KiB received
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration, help_heading = "Ports and limits")]
-    body_timeout: Duration,
-    /// Time to connect to an endpoint
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration, help_heading = "Ports and limits")]
-    connect_timeout: Duration,
-    /// Time from sending a request to the head of its answer
-    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration, help_heading = "Ports and limits")]
-    first_byte_timeout: Duration,
-    /// Time between two pieces of an answer
-    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = duration, help_heading = "Ports and limits")]
-    idle_timeout: Duration,
-    /// After SIGTERM: how long new requests still come in while /readyz says no
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration, help_heading = "Ports and limits")]
-    shutdown_delay: Duration,
-    /// After that: how long queued and running requests may take
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration, help_heading = "Ports and limits")]
-    drain_timeout: Duration,
+    #[command(flatten)]
+    front: Front,
 
     /// Time between scrapes of an endpoint's metrics, at least 50ms
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = duration, help_heading = "Observation")]
@@ -101,6 +80,9 @@ pub(crate) struct Serve {
     /// One JSON line per request: a file, `-` for stdout, or `off`
     #[arg(long, value_name = "FILE", default_value = "-", help_heading = "Observation")]
     access_log: String,
+    /// Share of finished requests in the access log, 0 to 1; what did not go well is always in it
+    #[arg(long, value_name = "SHARE", default_value = "1", value_parser = share, help_heading = "Observation")]
+    access_log_sample: f64,
     /// Write every input and decision of the kernel here, for `forebay replay`
     #[arg(long, value_name = "FILE", help_heading = "Observation")]
     decision_log: Option<PathBuf>,
@@ -183,12 +165,11 @@ impl Serve {
         let (access_log, access_writer) = self.access_log()?;
         let options = self.serve_options(&router, &config, manifests, seed, emulated, access_log);
         let server = Server::bind(&self.listen, &self.admin_listen, options).await?;
-        let scraping = scrape::run(
-            router.clone(),
-            Arc::new(Client::new(ClientOptions { max_idle: 2, ..ClientOptions::default() })),
-            self.scrape_options(&config)?,
-        );
+        // Of its own, so that what it learns of an endpoint it learns from its own connections.
+        let observer = Arc::new(Client::new(ClientOptions { max_idle: 2, ..ClientOptions::default() }));
+        let scraping = scrape::run(router.clone(), observer.clone(), self.scrape_options(&config)?);
         let scraping = tokio::spawn(scraping);
+        let comparing = tokio::spawn(models::run(router.clone(), observer));
         announce(out, &server, &router, emulated, &pool)?;
         let stop = stop_signal()?;
         let broken = {
@@ -203,6 +184,7 @@ impl Serve {
         };
         server.run(stopping).await;
         scraping.abort();
+        comparing.abort();
         router.end_journal();
         drop((journal_writer, access_writer));
         Ok(if router.is_broken() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -256,34 +238,43 @@ impl Serve {
         emulated: bool,
         access_log: Option<lines::Lines>,
     ) -> ServeOptions {
+        let proxy: ProxyConfig = self.front.over(config.proxy);
         ServeOptions {
             router: router.clone(),
             manifests,
             seed,
             door: DoorOptions {
                 limits: CollectLimits {
-                    max_bytes: self.max_body,
-                    timeout: self.body_timeout,
+                    max_bytes: proxy.max_body,
+                    timeout: proxy.body_timeout.to_std(),
                     ..CollectLimits::default()
                 },
                 max_answer_bytes: 64 << 20,
                 proxy_paths: self.proxy_paths.clone(),
                 parsers: Parsers::of_config(config),
                 emulated,
+                max_buffered_bytes: proxy.max_buffered_bytes,
+                retry_on: proxy.retry_on,
+                check_models: proxy.check_models,
             },
             server: ServerOptions {
-                header_timeout: self.header_timeout,
-                grace: self.drain_timeout,
+                header_timeout: proxy.header_timeout.to_std(),
+                write_timeout: proxy.write_timeout.to_std(),
+                max_connections: usize::try_from(front::room_for(proxy.max_connections))
+                    .unwrap_or(usize::MAX),
+                grace: proxy.drain_timeout.to_std(),
                 ..ServerOptions::default()
             },
             client: ClientOptions {
-                connect_timeout: self.connect_timeout,
-                headers_timeout: self.first_byte_timeout,
-                idle_timeout: self.idle_timeout,
+                connect_timeout: proxy.connect_timeout.to_std(),
+                headers_timeout: proxy.first_byte_timeout.to_std(),
+                idle_timeout: proxy.idle_timeout.to_std(),
+                keep_idle: proxy.keep_idle.to_std(),
                 ..ClientOptions::default()
             },
             access_log,
-            stop_delay: self.shutdown_delay,
+            access_log_sample: self.access_log_sample,
+            stop_delay: proxy.shutdown_delay.to_std(),
         }
     }
 }

@@ -97,21 +97,32 @@ pub(crate) struct Process {
 }
 
 impl Process {
+    /// Starts `forebay serve`, with its log in a file.
+    pub(crate) async fn serve_logged(arguments: &[&str], log: &Scratch) -> Process {
+        let ports = ["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--log", "info"];
+        let file = std::fs::File::create(&log.0).unwrap();
+        Process::start(&[&ports, arguments].concat(), file.into()).await
+    }
+
     /// Starts `forebay serve` on free ports and waits for its ready line.
     pub(crate) async fn serve(arguments: &[&str]) -> Process {
         let ports = ["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--log", "warn"];
-        Process::start(&[&ports, arguments].concat()).await
+        Process::start(&[&ports, arguments].concat(), Stdio::inherit()).await
     }
 
     pub(crate) async fn emulate(arguments: &[&str]) -> Process {
-        Process::start(&[&["emulate", "--listen", "127.0.0.1:0", "--log", "warn"], arguments].concat()).await
+        Process::start(
+            &[&["emulate", "--listen", "127.0.0.1:0", "--log", "warn"], arguments].concat(),
+            Stdio::inherit(),
+        )
+        .await
     }
 
-    async fn start(arguments: &[&str]) -> Process {
+    async fn start(arguments: &[&str], stderr: Stdio) -> Process {
         let mut child = Command::new(env!("CARGO_BIN_EXE_forebay"))
             .args(arguments)
             .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
+            .stderr(stderr)
             .kill_on_drop(true)
             .spawn()
             .unwrap();
@@ -164,12 +175,40 @@ impl Process {
         self.metrics().await.get(series).copied().unwrap_or(f64::NAN)
     }
 
-    /// Whether both ledgers add up and nothing lives.
+    /// Whether nothing lives any more, every ledger adds up, and every counter of what is going on is at
+    /// zero.
     pub(crate) async fn settled(&self) -> bool {
         let m = self.metrics().await;
-        let ended: f64 =
-            m.iter().filter(|(k, _)| k.starts_with("forebay_requests_ended_total")).map(|(_, v)| v).sum();
-        m["forebay_requests_live"] == 0.0 && m["forebay_requests_accepted_total"] == ended
+        let sum =
+            |prefix: &str| -> f64 { m.iter().filter(|(k, _)| k.starts_with(prefix)).map(|(_, v)| v).sum() };
+        let outcomes = m.iter().filter_map(|(k, v)| {
+            let outcome = k.strip_prefix("forebay_queue_outcomes_total{outcome=\"")?.strip_suffix("\"}")?;
+            let flow = format!("llm_d_epp_flow_control_requests_total{{outcome=\"{outcome}\"");
+            Some((sum(&flow), *v))
+        });
+        let zero = [
+            "forebay_http_requests_open",
+            "forebay_requests_live",
+            "forebay_requests_queued",
+            "forebay_open_streams",
+            "forebay_buffered_bytes",
+            "forebay_endpoint_inflight_requests",
+            "forebay_endpoint_pending_requests",
+            "llm_d_epp_request_running",
+            "llm_d_epp_flow_control_queue_size",
+            "llm_d_epp_flow_control_queue_bytes",
+        ];
+        let still = |name: &str| m.iter().any(|(k, v)| k.split('{').next() == Some(name) && *v != 0.0);
+        !zero.into_iter().any(still)
+            && m["forebay_http_requests_accepted_total"] == sum("forebay_http_requests_ended_total")
+            && m["forebay_requests_accepted_total"] == sum("forebay_requests_ended_total")
+            && m["forebay_queue_entered_total"] == sum("forebay_queue_outcomes_total")
+            && outcomes.into_iter().all(|(flow, kernel)| flow == kernel)
+    }
+
+    /// Waits until it is [`Process::settled`].
+    pub(crate) async fn settles(&self) {
+        until("all has ended and every ledger adds up", async || self.settled().await).await;
     }
 
     pub(crate) async fn ready(&self) {
@@ -180,6 +219,16 @@ impl Process {
     pub(crate) fn terminate(&self) {
         let id = self.child.id().unwrap().to_string();
         assert!(std::process::Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    }
+
+    /// The access lines that are left, of a process that has ended.
+    pub(crate) async fn rest_of_access(&mut self) -> Vec<serde_json::Value> {
+        let mut out = Vec::new();
+        while let Some(line) = tokio::time::timeout(PATIENCE, self.lines.next_line()).await.unwrap().unwrap()
+        {
+            out.push(serde_json::from_str(&line).unwrap());
+        }
+        out
     }
 
     pub(crate) async fn exit_code(&mut self) -> Option<i32> {
@@ -221,6 +270,16 @@ impl Raw {
                 return so_far.into_owned();
             }
         }
+    }
+
+    /// Writes more.
+    pub(crate) async fn more(&mut self, bytes: &str) {
+        self.stream.write_all(bytes.as_bytes()).await.unwrap();
+    }
+
+    /// Says that nothing more will be written, and goes on reading.
+    pub(crate) async fn half_close(&mut self) {
+        self.stream.shutdown().await.unwrap();
     }
 
     /// Reads until the connection closes.

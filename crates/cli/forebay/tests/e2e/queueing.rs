@@ -141,6 +141,14 @@ async fn an_empty_pool_holds_requests_until_its_own_budget_is_spent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_empty_pool_answers_bodyless_requests_503() {
+    let p = Process::serve(&["--allow-empty-pool", "--access-log", "off"]).await;
+    let answer = crate::process::get(&p.api, "/v1/models").await;
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(answer.json()["error"]["type"], "ServiceUnavailableError");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_leaves_while_queued_frees_its_place() {
     let mut upstream = Upstream::start().await;
     let config = config("defaultRequestTTL: 60s, maxRequests: 1");

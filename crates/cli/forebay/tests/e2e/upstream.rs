@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use forebay_net::{Body, BoxError, CollectLimits, Listener, ServerOptions, collect};
 use http::{HeaderMap, Response, StatusCode};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use tokio::sync::{Notify, mpsc};
@@ -29,6 +29,10 @@ pub(crate) enum Reply {
     Hang,
     /// These events, then the connection breaks.
     Break(Vec<String>),
+    /// The connection breaks before an answer.
+    Reset,
+    /// Events without end and without pause.
+    Flood,
 }
 
 #[derive(Debug)]
@@ -37,6 +41,12 @@ struct State {
     waiting: Mutex<f64>,
     seen: mpsc::UnboundedSender<Seen>,
     open: AtomicUsize,
+    /// Requests that are reset before others are answered.
+    resets: AtomicUsize,
+    /// Whether metrics are not answered at all.
+    stalled: AtomicBool,
+    /// What `/v1/models` lists to the router; nothing if it is not answered.
+    models: Mutex<Option<Vec<String>>>,
 }
 
 /// The server; it ends with the test's runtime.
@@ -45,6 +55,7 @@ pub(crate) struct Upstream {
     pub(crate) authority: String,
     state: Arc<State>,
     seen: mpsc::UnboundedReceiver<Seen>,
+    serving: tokio::task::JoinHandle<()>,
 }
 
 /// Counts a request for as long as its answer is open.
@@ -64,15 +75,43 @@ impl Upstream {
             waiting: Mutex::new(0.0),
             seen: tx,
             open: AtomicUsize::new(0),
+            resets: AtomicUsize::new(0),
+            stalled: AtomicBool::new(false),
+            models: Mutex::new(None),
         });
-        let listener = Listener::bind("127.0.0.1:0").await.unwrap();
-        let authority = listener.local_addr().to_string();
-        let own = state.clone();
-        let handler = move |request, _peer| answer(own.clone(), request);
-        tokio::spawn(async move {
-            listener.serve(ServerOptions::default(), handler, std::future::pending()).await
-        });
-        Upstream { url: format!("http://{authority}"), authority, state, seen }
+        let (authority, serving) = listen("127.0.0.1:0", state.clone()).await;
+        Upstream { url: format!("http://{authority}"), authority, state, seen, serving }
+    }
+
+    /// Closes the port and every connection, as a process that is killed.
+    pub(crate) async fn die(&mut self) {
+        self.serving.abort();
+        let _ = (&mut self.serving).await;
+    }
+
+    /// Listens again where it listened before.
+    pub(crate) async fn revive(&mut self) {
+        self.serving = listen(&self.authority, self.state.clone()).await.1;
+    }
+
+    /// Resets the next requests before an answer.
+    pub(crate) fn reset_next(&self, n: usize) {
+        self.state.resets.store(n, Ordering::SeqCst);
+    }
+
+    /// Whether scrapes hang.
+    pub(crate) fn stall_metrics(&self, stalled: bool) {
+        self.state.stalled.store(stalled, Ordering::SeqCst);
+    }
+
+    /// What `/v1/models` lists.
+    pub(crate) fn models(&self, models: &[&str]) {
+        *self.state.models.lock().unwrap() = Some(models.iter().map(|m| (*m).to_owned()).collect());
+    }
+
+    /// The number of requests that have come and were not taken.
+    pub(crate) fn count(&mut self) -> usize {
+        std::iter::from_fn(|| self.seen.try_recv().ok()).count()
     }
 
     pub(crate) fn reply(&self, reply: Reply) {
@@ -104,6 +143,16 @@ impl Upstream {
     }
 }
 
+async fn listen(address: &str, state: Arc<State>) -> (String, tokio::task::JoinHandle<()>) {
+    let listener = Listener::bind(address).await.unwrap();
+    let authority = listener.local_addr().to_string();
+    let handler = move |request, _peer| answer(state.clone(), request);
+    let serving = tokio::spawn(async move {
+        listener.serve(ServerOptions::default(), handler, std::future::pending()).await;
+    });
+    (authority, serving)
+}
+
 fn events(
     list: Vec<String>,
     mut end: impl FnMut() -> Poll<Option<Result<Bytes, BoxError>>> + Send + 'static,
@@ -122,6 +171,9 @@ fn events(
 async fn answer(state: Arc<State>, request: http::Request<forebay_net::Incoming>) -> Response<Body> {
     let (head, body) = request.into_parts();
     if head.uri.path() == "/metrics" {
+        if state.stalled.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
         let waiting = *state.waiting.lock().unwrap();
         let text = format!(
             "vllm:num_requests_waiting {waiting}\nvllm:num_requests_running 0\nvllm:kv_cache_usage_perc 0\n\
@@ -129,17 +181,39 @@ async fn answer(state: Arc<State>, request: http::Request<forebay_net::Incoming>
         );
         return Response::new(Body::from(text));
     }
+    // What clients ask for carries an id; the router's own looks do not.
+    if head.uri.path() == "/v1/models" && !head.headers.contains_key("x-request-id") {
+        let models = state.models.lock().unwrap().clone();
+        let list =
+            models.map(|m| m.iter().map(|id| format!("{{\"id\":\"{id}\"}}")).collect::<Vec<_>>().join(","));
+        let mut response =
+            Response::new(Body::from(format!("{{\"data\":[{}]}}", list.clone().unwrap_or_default())));
+        if list.is_none() {
+            *response.status_mut() = StatusCode::NOT_FOUND;
+        }
+        return response;
+    }
     let body = collect(body, CollectLimits::default()).await.unwrap();
     state.open.fetch_add(1, Ordering::SeqCst);
     let open = Open(state.clone());
     let target = head.uri.to_string();
     let _ = state.seen.send(Seen { target, headers: head.headers, body });
-    let reply = state.reply.lock().unwrap().clone();
+    let left = |n: usize| n.checked_sub(1);
+    let reset = state.resets.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok();
+    let reply = if reset { Reply::Reset } else { state.reply.lock().unwrap().clone() };
     let (status, kind, body) = match reply {
         Reply::Whole(status, kind, text) => (status, kind, Body::from(text)),
         Reply::Hang => {
             Notify::new().notified().await;
             unreachable!("nobody notifies");
+        }
+        // Ends the connection's task without an answer, and without a word on stderr.
+        Reply::Reset => std::panic::resume_unwind(Box::new(())),
+        Reply::Flood => {
+            let event =
+                Bytes::from(format!("data: {{\"choices\":[{{\"text\":\"{}\"}}]}}\n\n", "x".repeat(8000)));
+            let body = events(Vec::new(), move || Poll::Ready(Some(Ok(event.clone()))), open);
+            (200, "text/event-stream", body)
         }
         Reply::Stream(list) => (200, "text/event-stream", events(list, || Poll::Ready(None), open)),
         Reply::StreamAndHang(list) => (200, "text/event-stream", events(list, || Poll::Pending, open)),

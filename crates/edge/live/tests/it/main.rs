@@ -6,7 +6,7 @@ use forebay_base::Nanos;
 use forebay_config::{Options as ConfigOptions, load};
 use forebay_kernel::{Ask, EndpointId, EndpointSpec, QueueOutcome, Reading, Refusal, Sample};
 use forebay_live::scrape::{ScrapeOptions, run};
-use forebay_live::{Clock, Options, Refused, Router, Series, plugins};
+use forebay_live::{Clock, DoorView, Options, Refused, Router, Series, plugins};
 use forebay_net::{Body, Client, ClientOptions, Listener, ServerOptions};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -71,7 +71,7 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 fn metric(r: &Router, line: &str) -> bool {
-    let text = r.metrics().render(r.view().as_ref(), 0);
+    let text = r.metrics().render(r.view().as_ref(), &DoorView::default());
     text.lines().any(|l| l == line)
 }
 
