@@ -18,6 +18,8 @@ pub struct Ask<'a> {
     pub prefix: Arc<[u64]>,
     /// Tokens per block of `prefix`, as it was hashed; 0 without hashes.
     pub block_tokens: u32,
+    /// Whether its answer streams, so that its first token will be told.
+    pub streaming: bool,
     /// The request's own bound on its wait in the queue while the pool has endpoints; it can only shorten
     /// the configured one. 0 is none.
     pub ttl: Option<Span>,
@@ -42,4 +44,6 @@ pub struct Asked {
     pub prefix: Arc<[u64]>,
     /// Tokens per block of `prefix`.
     pub block_tokens: u32,
+    /// Whether its answer streams.
+    pub streaming: bool,
 }

@@ -164,13 +164,14 @@ impl Effects {
             let ttl = OrDash(ask.ttl.map(|t| t.0));
             let prefix = List(&ask.prefix, |h, f| write!(f, "{h:x}"));
             self.write(format_args!(
-                "> {} offer {} {} {} {} {ttl} {} {prefix}",
+                "> {} offer {} {} {} {} {ttl} {} {} {prefix}",
                 now.0,
                 Escaped(ask.flow),
                 ask.priority,
                 ask.bytes,
                 ask.prompt_tokens,
-                ask.block_tokens
+                ask.block_tokens,
+                u8::from(ask.streaming)
             ));
         }
     }

@@ -1,20 +1,21 @@
 //! The state machine: inputs are `(now, event)`, outputs are [`Effects`].
 
 mod decide;
+mod lease;
 mod views;
 
 use crate::ask::{Ask, Asked};
 use crate::driver::Ticks;
 use crate::effect::{Effects, End, Id, Ledgers, QueueOutcome, Refusal};
 use crate::flow::Queues;
-use crate::plan::Plan;
+use crate::plan::{Driver, Plan};
 use crate::policy::CycleFacts;
 use crate::pool::{EndpointId, EndpointSpec, Pool, Sample};
 use crate::prefix::PrefixIndex;
 use crate::saturation::Saturation;
 use crate::schedule::Scratch;
 use crate::table::{Entry, State, Table};
-use forebay_base::{Draws, Nanos};
+use forebay_base::{Draws, IndexedHeap, Nanos};
 use std::sync::Arc;
 
 /// What became of a dispatched request.
@@ -41,6 +42,12 @@ pub struct Kernel {
     index: Option<PrefixIndex>,
     cells: Vec<u64>,
     ticks: Ticks,
+    /// By (end of pending, table index): running requests that do not stream.
+    pending_until: IndexedHeap<(Nanos, u32)>,
+    /// Under the `event` driver: something has changed since the last turn.
+    changed: bool,
+    /// Under the `event` driver: the last turn was cut off and goes on at once.
+    turn_cut: bool,
     /// One per band, always.
     ceilings: Vec<f64>,
     numbers: u64,
@@ -64,6 +71,9 @@ impl Kernel {
             index: plan.prefix.map(PrefixIndex::new),
             cells: vec![0; plan.flow.as_ref().map_or(0, |f| f.limit.cells())],
             ticks: Ticks::new(now),
+            pending_until: IndexedHeap::default(),
+            changed: false,
+            turn_cut: false,
             ceilings: Vec::new(),
             numbers: 0,
             cycles: 0,
@@ -86,6 +96,7 @@ impl Kernel {
         let e = self.pool.get(id).expect("added just above");
         self.saturation.touch(&*self.plan.detector, e);
         self.pool_changed(now);
+        self.settle(now, fx);
         id
     }
 
@@ -100,6 +111,7 @@ impl Kernel {
             self.saturation.removed();
             self.pool_changed(now);
         }
+        self.settle(now, fx);
     }
 
     /// Metrics of an endpoint have arrived; `taken` is when the endpoint was asked for them. Metrics that
@@ -120,11 +132,14 @@ impl Kernel {
         e.sample = Some(sample);
         (e.sampled, e.taken) = (now, taken);
         e.stale = false;
+        let pending = f64::from(e.pending_at(taken));
+        e.foreign_waiting = (sample.waiting.value().unwrap_or(0.0) - pending).max(0.0);
         self.saturation.touch(&*self.plan.detector, e);
         if let (Some(index), Some(blocks)) = (&mut self.index, sample.blocks) {
             index.report_capacity(id.index, blocks, sample.block_tokens);
         }
         self.replan();
+        self.settle(now, fx);
     }
 
     /// A request has come. It is admitted, queued and perhaps dispatched at once, or ended with an
@@ -149,6 +164,7 @@ impl Kernel {
             prompt_tokens: ask.prompt_tokens,
             prefix: ask.prefix.clone(),
             block_tokens: ask.block_tokens,
+            streaming: ask.streaming,
         };
         self.numbers += 1;
         self.ledgers.accepted += 1;
@@ -164,6 +180,7 @@ impl Kernel {
         } else {
             self.admit_legacy(now, id, fx);
         }
+        self.settle(now, fx);
         id
     }
 
@@ -180,9 +197,11 @@ impl Kernel {
         }
         let Some(entry) = self.table.remove(id) else { return };
         if let State::Running(r) = &entry.state {
-            self.release(r);
+            self.release(now, id, r);
+            self.changed = true;
         }
         self.ended(End::Cancelled);
+        self.settle(now, fx);
     }
 
     /// Something has become of a dispatched request. Late and repeated words do nothing.
@@ -194,26 +213,25 @@ impl Kernel {
             Progress::Failed => "failed",
         };
         fx.log_id(now, verb, id);
-        let Some(Entry { state: State::Running(r), .. }) = self.table.get_mut(id) else { return };
-        if progress == Progress::FirstToken {
-            if !std::mem::replace(&mut r.first_token, true)
-                && let Some(e) = self.pool.get_mut(r.endpoint)
-            {
-                e.load.pending -= 1;
-                e.load.pending_tokens -= r.uncached;
-            }
+        if !matches!(self.table.get(id), Some(Entry { state: State::Running(_), .. })) {
             return;
         }
-        if let Some(Entry { state: State::Running(r), .. }) = self.table.remove(id) {
-            self.release(&r);
+        self.changed = true;
+        if progress == Progress::FirstToken {
+            self.first_token(now, id);
+        } else if let Some(Entry { state: State::Running(r), .. }) = self.table.remove(id) {
+            self.release(now, id, &r);
+            self.ended(if progress == Progress::Finished { End::Finished } else { End::Failed });
         }
-        self.ended(if progress == Progress::Finished { End::Finished } else { End::Failed });
+        self.settle(now, fx);
     }
 
     /// Time has come to [`Kernel::next_wake`].
     pub fn wake(&mut self, now: Nanos, fx: &mut Effects) {
         fx.log_verb(now.max(self.clock), "wake");
-        self.advance(now, fx);
+        let now = self.advance(now, fx);
+        self.changed |= self.turn_cut;
+        self.settle(now, fx);
     }
 
     /// Exactly these priorities are wanted beside the configured ones. Bands come at once; those that are
@@ -225,6 +243,7 @@ impl Kernel {
         let (Some(queues), Some(plan)) = (&mut self.queues, &self.plan.flow) else { return };
         let moved = queues.provision(plan, priorities);
         self.bands_moved(&moved);
+        self.settle(now, fx);
     }
 
     /// No new requests from here on; what is queued goes on.
@@ -243,6 +262,7 @@ impl Kernel {
             self.evict(now, handle, QueueOutcome::EvictedOther, fx);
         }
         self.ticks.planned = None;
+        self.turn_cut = false;
     }
 
     // --- Time ---------------------------------------------------------------------------------------
@@ -255,7 +275,7 @@ impl Kernel {
         let due = self.ticks.through(now);
         let planned = self.ticks.planned.filter(|&p| p <= due);
         let limit = planned.map_or(due, |p| p - 1);
-        while let Some(edge) = self.saturation.edge(&*self.plan.detector, &self.pool).filter(|&e| e <= now) {
+        while let Some(edge) = self.next_edge().filter(|&e| e <= now) {
             // Ticks before the edge still saw the old saturation.
             self.count_ticks(self.ticks.before(edge).min(limit));
             // The first tick that sees this edge sees all others up to it, too: they are one step, and so
@@ -264,6 +284,8 @@ impl Kernel {
             let counted = tick <= limit && !self.cells.is_empty();
             let until = if counted { self.ticks.at(tick).min(now) } else { now };
             self.saturation.age(&*self.plan.detector, &mut self.pool, until);
+            self.pending_elapsed(until);
+            self.changed = true;
         }
         self.count_ticks(limit);
         while let Some((_, handle)) =
@@ -276,12 +298,39 @@ impl Kernel {
         if self.queued() == 0 {
             self.count_ticks(due);
             self.ticks.planned = None;
-        } else if planned.is_some() {
-            // A late timer is one cycle: the ticks it missed are dropped.
-            self.ticks.done = due;
-            self.cycle(now, fx);
+        } else if let Some(tick) = planned {
+            match self.driver() {
+                // A late timer is one cycle: the ticks it missed are dropped.
+                Driver::Upstream => {
+                    self.ticks.done = due;
+                    self.cycle(now, fx);
+                }
+                // The state of the planned tick decides, however late its timer; then time goes on.
+                Driver::Event => {
+                    self.count_ticks(tick);
+                    self.turn(now, fx);
+                    self.count_ticks(due);
+                    self.ticks.planned = self.ticks.planned.map(|p| p.max(due + 1));
+                }
+            }
         }
         now
+    }
+
+    /// The next instant at which saturation changes by itself.
+    fn next_edge(&mut self) -> Option<Nanos> {
+        let aged = self.saturation.edge(&*self.plan.detector, &self.pool);
+        [aged, self.next_pending_over()].into_iter().flatten().min()
+    }
+
+    /// The end of every input: under the `event` driver, a turn if something has changed that waiting
+    /// requests may have waited for.
+    fn settle(&mut self, now: Nanos, fx: &mut Effects) {
+        if std::mem::take(&mut self.changed) && self.driver() == Driver::Event && self.queued() > 0 {
+            self.turn(now, fx);
+        }
+        // A look at every lease: cheap only while there are few.
+        debug_assert!(self.table.len() > 256 || self.load_is_consistent(), "load is the fold over leases");
     }
 
     /// The effect on policy state of ticks that need no execution.
@@ -292,13 +341,14 @@ impl Kernel {
             return;
         }
         let saturation = self.saturation.get(&*self.plan.detector, &self.pool).effective;
-        let facts = CycleFacts { saturation, priorities: queues.priorities() };
+        let facts = CycleFacts { saturation, priorities: queues.priorities(), ticks: 0 };
         flow.limit.skip(&facts, n, &mut self.cells);
         self.ticks.done = through;
     }
 
     /// Something has changed that the policy's promise did not know of: look again at the next tick.
     fn replan(&mut self) {
+        self.changed = true;
         self.ticks.planned = (self.queued() > 0).then_some(self.ticks.done + 1);
     }
 

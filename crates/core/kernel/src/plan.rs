@@ -19,6 +19,8 @@ pub struct Plan {
     pub profile: Profile,
     /// The approximate prefix index, if a plugin in use needs it.
     pub prefix: Option<PrefixPlan>,
+    /// Whether scorers read queue length and KV cache use with what is in flight, instead of scraped.
+    pub live_routing: bool,
 }
 
 /// The settings of flow control.
@@ -45,6 +47,10 @@ pub struct FlowPlan {
     pub gate: Arc<dyn Gate>,
     /// When cycles run.
     pub driver: Driver,
+    /// A ceiling above 1 for the highest band, so that it can use a saturated pool; `None`: as the policy
+    /// says. Holds only beside other bands, where the policy leaves the band open, and where saturation
+    /// is not for want of metrics.
+    pub top_band_ceiling: Option<f64>,
 }
 
 /// When cycles run. Drivers never decide anything else.
@@ -52,6 +58,14 @@ pub struct FlowPlan {
 pub enum Driver {
     /// One cycle per arrival and one per elapsed millisecond, as llm-d-router does.
     Upstream,
+    /// Cycles when something has changed, as long as they dispatch, [`Driver::TURN`] at most in a row.
+    /// Ticks count elapsed milliseconds only.
+    Event,
+}
+
+impl Driver {
+    /// Dispatches in a row before others get a word in.
+    pub const TURN: u32 = 64;
 }
 
 /// A band that exists from the start.

@@ -13,6 +13,9 @@ pub struct CycleFacts<'a> {
     pub saturation: f64,
     /// The priorities of all provisioned bands, highest first.
     pub priorities: &'a [i32],
+    /// Ticks that this cycle stands for: 1 under the `upstream` driver, where cycles are ticks; 0 under
+    /// the `event` driver, where only time ticks, through [`UsageLimit::skip`].
+    pub ticks: u64,
 }
 
 /// Gives each band the saturation at which its dispatch stops.
@@ -53,6 +56,16 @@ pub trait Detector: Send + Sync + Debug {
     /// Metrics older than this count as stale ([`Endpoint::stale`]); `None`: age does not matter.
     fn staleness(&self) -> Option<Span> {
         None
+    }
+
+    /// Whether the rating comes from metrics rather than from a lack of them.
+    fn knows(&self, e: &Endpoint) -> bool {
+        e.sample.is_some() && !e.stale
+    }
+
+    /// Whether the rating changes with [`Endpoint::load`].
+    fn watches_load(&self) -> bool {
+        false
     }
 }
 
@@ -121,6 +134,8 @@ pub struct Decision<'a> {
     pub matched: &'a [u32],
     /// Draws, by the request's number.
     pub draws: Draws,
+    /// Whether queue length and KV cache use are to be read with what is in flight.
+    pub live: bool,
 }
 
 /// Removes endpoints from the candidates of a request.

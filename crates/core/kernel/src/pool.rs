@@ -1,6 +1,7 @@
 //! The endpoints: what is known of each, and sets of them.
 
 use forebay_base::{Nanos, Span};
+use std::collections::VecDeque;
 
 /// Names an endpoint for as long as it lives: a re-added one has a new generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -142,6 +143,74 @@ pub struct Endpoint {
     pub stale: bool,
     /// What the kernel has in flight there.
     pub load: Load,
+    /// Waiting requests of the last scrape beyond those of ours that were pending when it was taken.
+    pub foreign_waiting: f64,
+    /// Mean time to first token of streaming answers, in seconds, newest weighing most.
+    pub mean_ttft: Option<f64>,
+    /// Pending requests over time, from the last scrape on; kept only while something reads live load.
+    pub(crate) pending_log: VecDeque<(Nanos, u32)>,
+}
+
+/// Changes of the pending count that are remembered between two scrapes; with more, the oldest go, and
+/// what was pending at the scrape is taken from the oldest that is left.
+const PENDING_LOG: usize = 4096;
+
+impl Endpoint {
+    /// Waiting requests: as scraped, or with what is in flight.
+    pub fn waiting(&self, live: bool) -> Reading {
+        let scraped = self.sample.map_or(Reading::Missing, |s| s.waiting);
+        if !live {
+            return scraped;
+        }
+        match scraped {
+            Reading::Missing => Reading::Missing,
+            Reading::Disabled | Reading::Value(_) => {
+                Reading::Value(f64::from(self.load.pending) + self.foreign_waiting)
+            }
+        }
+    }
+
+    /// Used share of the KV cache: as scraped, or with the prompts in flight. Without a known capacity
+    /// the scraped share stands alone.
+    pub fn kv(&self, live: bool) -> Reading {
+        let Some(s) = self.sample else { return Reading::Missing };
+        match (s.kv, self.capacity_tokens()) {
+            (Reading::Value(kv), Some(tokens)) if live => {
+                Reading::Value(kv + self.load.pending_tokens as f64 / tokens as f64)
+            }
+            (scraped, _) => scraped,
+        }
+    }
+
+    /// Tokens that the KV cache holds, if the engine tells.
+    pub fn capacity_tokens(&self) -> Option<u64> {
+        let s = self.sample?;
+        Some(u64::from(s.blocks?) * u64::from(s.block_tokens?)).filter(|&n| n > 0)
+    }
+
+    /// The pending count has become what it is at `now`.
+    pub(crate) fn note_pending(&mut self, now: Nanos) {
+        if self.pending_log.len() >= PENDING_LOG {
+            self.pending_log.pop_front();
+        }
+        self.pending_log.push_back((now, self.load.pending));
+    }
+
+    /// Pending requests at an instant since the last scrape; forgets what lies before it.
+    pub(crate) fn pending_at(&mut self, t: Nanos) -> u32 {
+        let mut at = self.pending_log.front().map_or(self.load.pending, |&(first, n)| {
+            // Before anything that is remembered: nothing was sent yet, or too much to tell.
+            if first <= t || self.pending_log.len() >= PENDING_LOG { n } else { 0 }
+        });
+        while let Some(&(when, n)) = self.pending_log.front().filter(|(when, _)| *when <= t) {
+            let _ = when;
+            at = n;
+            self.pending_log.pop_front();
+        }
+        // What held at `t` is where the next look starts.
+        self.pending_log.push_front((t, at));
+        at
+    }
 }
 
 /// A set of endpoint indices.
@@ -293,6 +362,9 @@ impl Pool {
             taken: Nanos::ZERO,
             stale: true,
             load: Load::default(),
+            foreign_waiting: 0.0,
+            mean_ttft: None,
+            pending_log: VecDeque::new(),
         });
         self.members.insert(id.index);
         self.live += 1;

@@ -31,7 +31,7 @@ pub fn rows(limit: &dyn UsageLimit, priorities: &[i32], saturations: &[f64], cyc
     saturations
         .iter()
         .map(|&saturation| {
-            let facts = CycleFacts { saturation, priorities };
+            let facts = CycleFacts { saturation, priorities, ticks: 1 };
             let mut cells = vec![0; limit.cells()];
             let mut nominal = vec![1.0; n];
             limit.nominal(&facts, &mut nominal);

@@ -199,8 +199,14 @@ fn feed(k: &mut Kernel, w: &mut Words<'_>, fx: &mut Effects) -> Read<()> {
             let prompt_tokens = w.parse("tokens")?;
             let ttl = w.optional::<u64>("a TTL in nanoseconds")?.map(Span);
             let block_tokens = w.parse("tokens per block")?;
+            let streaming = w.parse::<u8>("1 if the answer streams, else 0")? == 1;
             let prefix = w.list("block hashes", |h| u64::from_str_radix(h, 16).ok())?.into();
-            k.offer(now, &Ask { flow: &flow, priority, bytes, prompt_tokens, prefix, block_tokens, ttl }, fx);
+            let flow = flow.as_str();
+            k.offer(
+                now,
+                &Ask { flow, priority, bytes, prompt_tokens, prefix, block_tokens, streaming, ttl },
+                fx,
+            );
         }
         "gone" => k.gone(now, w.id()?, fx),
         "first" => k.progress(now, w.id()?, Progress::FirstToken, fx),

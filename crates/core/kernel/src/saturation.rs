@@ -18,6 +18,8 @@ pub struct StageSaturation {
     pub all: f64,
     /// Endpoints whose metrics are missing or too old.
     pub stale: u32,
+    /// Of `all`, the part that comes from metrics and not from a lack of them.
+    pub known: f64,
 }
 
 #[derive(Clone, Debug)]
@@ -87,7 +89,7 @@ impl Saturation {
             return self.now;
         }
         let (mut prefill, mut decode, mut all) = (Mean::default(), Mean::default(), Mean::default());
-        let mut stale = 0;
+        let (mut stale, mut known) = (0, 0.0);
         for e in pool.iter() {
             let s = self.scores[e.id.index as usize];
             all.add(s);
@@ -98,15 +100,17 @@ impl Saturation {
                 decode.add(s);
             }
             stale += u32::from(e.stale);
+            known += if detector.knows(e) { s } else { 0.0 };
         }
         let everyone = all.get().unwrap_or(1.0);
+        let known = known / f64::from(all.n.max(1));
         let (prefill, decode) = (prefill.get(), decode.get());
         let effective = match (prefill, decode) {
             (Some(p), Some(d)) => p.max(d),
             (Some(s), None) | (None, Some(s)) => s,
             (None, None) => everyone,
         };
-        self.now = StageSaturation { prefill, decode, effective, all: everyone, stale };
+        self.now = StageSaturation { prefill, decode, effective, all: everyone, stale, known };
         self.edge = detector.staleness().and_then(|t| pool.next_staleness(t));
         self.dirty = false;
         self.now

@@ -46,8 +46,14 @@ pub(crate) fn choose(scene: &Scene<'_>, ask: &Asked, scratch: &mut Scratch) -> R
         scratch.matched.resize(scene.pool.width(), 0);
         index.lookup(&ask.prefix, &mut scratch.alive, &mut scratch.matched);
     }
-    let decision =
-        Decision { now: scene.now, ask, pool: scene.pool, matched: &scratch.matched, draws: scene.draws };
+    let decision = Decision {
+        now: scene.now,
+        ask,
+        pool: scene.pool,
+        matched: &scratch.matched,
+        draws: scene.draws,
+        live: scene.plan.live_routing,
+    };
     for filter in &scene.plan.profile.filters {
         filter.keep(&decision, &mut scratch.candidates);
         if scratch.candidates.is_empty() {

@@ -17,7 +17,10 @@ pub(crate) struct Queued {
 #[derive(Clone, Debug)]
 pub(crate) struct Running {
     pub(crate) endpoint: EndpointId,
-    pub(crate) first_token: bool,
+    /// When it was dispatched.
+    pub(crate) since: Nanos,
+    /// Whether it counts as waiting in the engine.
+    pub(crate) pending: bool,
     /// Prompt tokens that the endpoint was not believed to hold.
     pub(crate) uncached: u64,
 }
@@ -67,6 +70,15 @@ impl Table {
             return None;
         }
         self.slots[id.index as usize].as_mut()
+    }
+
+    /// Places in use or kept for reuse.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Entry> + '_ {
+        self.slots.iter().flatten()
     }
 
     pub(crate) fn at(&self, index: u32) -> Option<&Entry> {

@@ -4,9 +4,10 @@ use super::Kernel;
 use crate::ask::Ask;
 use crate::effect::{Effect, Effects, End, Id, QueueOutcome, Refusal};
 use crate::flow::{Enqueue, Queues};
+use crate::plan::Driver;
 use crate::policy::{CycleFacts, HeadKey};
 use crate::schedule::{self, Scene};
-use crate::table::{Queued, Running, State};
+use crate::table::{Queued, State};
 use forebay_base::{Nanos, Span};
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ impl Kernel {
             self.refuse(now, id, Refusal::Queue(outcome), fx);
             // As in llm-d-router, every arrival is a cycle, also one that finds the queue full.
             if !self.draining {
-                self.cycle(now, fx);
+                self.arrival(now, fx);
             }
             return;
         }
@@ -48,7 +49,7 @@ impl Kernel {
         let flow = queues
             .push(&Enqueue { band, flow: ask.flow, handle: id.index, head, bytes: ask.bytes, deadline }, now);
         entry.state = State::Queued(Queued { band, flow, ttl: ask.ttl, since: now });
-        self.cycle(now, fx);
+        self.arrival(now, fx);
     }
 
     /// Without flow control: sheddable requests are refused on a saturated pool, all others pass.
@@ -64,12 +65,49 @@ impl Kernel {
         }
     }
 
+    /// What an arrival sets off: under the `upstream` driver one cycle, whatever comes of it.
+    fn arrival(&mut self, now: Nanos, fx: &mut Effects) {
+        match self.driver() {
+            Driver::Upstream => self.cycle(now, fx),
+            Driver::Event => self.changed = true,
+        }
+    }
+
+    pub(super) fn driver(&self) -> Driver {
+        self.plan.flow.as_ref().map_or(Driver::Upstream, |f| f.driver)
+    }
+
     /// One cycle: the policy's ceilings, then at most one request on its way.
     pub(super) fn cycle(&mut self, now: Nanos, fx: &mut Effects) {
-        self.cycles += 1;
-        let saturation = self.saturation().effective;
-        let ended = self.run_cycle(saturation, now, fx);
+        let (saturation, ended) = self.one_cycle(now, fx);
         self.plan_next(saturation, ended);
+    }
+
+    /// Cycles as long as they dispatch, up to [`Driver::TURN`]; then others get a word in.
+    pub(super) fn turn(&mut self, now: Nanos, fx: &mut Effects) {
+        self.changed = false;
+        self.turn_cut = false;
+        for _ in 0..Driver::TURN {
+            if self.queued() == 0 {
+                self.ticks.planned = None;
+                return;
+            }
+            let (saturation, ended) = self.one_cycle(now, fx);
+            if ended != Cycle::Moved {
+                self.plan_next(saturation, ended);
+                return;
+            }
+        }
+        self.turn_cut = self.queued() > 0;
+        self.ticks.planned = None;
+    }
+
+    fn one_cycle(&mut self, now: Nanos, fx: &mut Effects) -> (f64, Cycle) {
+        self.cycles += 1;
+        let s = self.saturation();
+        // The highest band may pass a pool that is known to be saturated, not one that nobody sees.
+        let bypass = !self.pool.is_empty() && (s.effective < 1.0 || s.known >= 1.0);
+        (s.effective, self.run_cycle(s.effective, bypass, now, fx))
     }
 
     /// Plans the next tick to execute after a cycle.
@@ -77,19 +115,25 @@ impl Kernel {
         self.replan();
         let Some(next) = self.ticks.planned.filter(|_| ended == Cycle::Blocked) else { return };
         let (Some(flow), Some(queues)) = (&self.plan.flow, &self.queues) else { return };
-        let facts = CycleFacts { saturation, priorities: queues.priorities() };
+        let facts = CycleFacts { saturation, priorities: queues.priorities(), ticks: 0 };
         let promised = next.saturating_add(flow.limit.steady(&facts, &self.cells));
-        let edge = self.saturation.edge(&*self.plan.detector, &self.pool);
-        let aged = edge.map_or(u64::MAX, |t| self.ticks.from(t));
+        let aged = self.next_edge().map_or(u64::MAX, |t| self.ticks.from(t));
         self.ticks.planned = Some(promised.min(aged).max(next)).filter(|&p| p != u64::MAX);
     }
 
-    fn run_cycle(&mut self, saturation: f64, now: Nanos, fx: &mut Effects) -> Cycle {
+    fn run_cycle(&mut self, saturation: f64, bypass: bool, now: Nanos, fx: &mut Effects) -> Cycle {
         let (Some(flow), Some(queues)) = (&self.plan.flow, &self.queues) else { return Cycle::Quiet };
         let priorities = queues.priorities();
         self.ceilings.fill(1.0);
-        let facts = CycleFacts { saturation, priorities };
+        let facts = CycleFacts { saturation, priorities, ticks: u64::from(flow.driver == Driver::Upstream) };
         flow.limit.ceilings(&facts, &mut self.cells, &mut self.ceilings);
+        if let Some(top) = flow.top_band_ceiling
+            && bypass
+            && self.ceilings.len() > 1
+            && self.ceilings[0] >= 1.0
+        {
+            self.ceilings[0] = self.ceilings[0].max(top);
+        }
         for (band, &ceiling) in self.ceilings.iter().enumerate() {
             // Before the look at the queue: an empty band with a low ceiling stops all below it.
             if saturation >= ceiling {
@@ -142,16 +186,11 @@ impl Kernel {
         if let Some(index) = &mut self.index {
             index.insert(endpoint.index, &asked.prefix);
         }
-        if let Some(e) = self.pool.get_mut(endpoint) {
-            e.load.requests += 1;
-            e.load.pending += 1;
-            e.load.pending_tokens += uncached;
-        }
         if let Some(entry) = self.table.get_mut(id) {
-            entry.state = State::Running(Running { endpoint, first_token: false, uncached });
             // The hashes have served; a long prompt's are worth their memory.
             entry.asked.prefix = Arc::default();
         }
+        self.lease(now, id, endpoint, uncached);
         fx.log_dispatch(now, id, endpoint, waited, choice.matched_tokens);
         let matched_tokens = choice.matched_tokens;
         fx.list.push(Effect::Dispatch { id, endpoint, waited, matched_tokens });
@@ -192,16 +231,5 @@ impl Kernel {
             Refusal::NoCandidates => End::NoCandidates,
             Refusal::FilteredOut => End::FilteredOut,
         });
-    }
-
-    /// Takes a running request off its endpoint's counters, if that endpoint still lives.
-    pub(super) fn release(&mut self, r: &Running) {
-        if let Some(e) = self.pool.get_mut(r.endpoint) {
-            e.load.requests -= 1;
-            if !r.first_token {
-                e.load.pending -= 1;
-                e.load.pending_tokens -= r.uncached;
-            }
-        }
     }
 }

@@ -14,10 +14,10 @@ impl Kernel {
     /// When [`Kernel::wake`] has to be called next; `None` while nothing can happen by itself.
     pub fn next_wake(&self) -> Option<Nanos> {
         let deadline = self.queues.as_ref().and_then(Queues::next_deadline).map(|(t, _)| t);
-        match (deadline, self.ticks.wake()) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
+        if self.turn_cut {
+            return Some(self.clock);
         }
+        [deadline, self.ticks.wake()].into_iter().flatten().min()
     }
 
     /// The two ledgers.
@@ -52,7 +52,7 @@ impl Kernel {
         let (Some(flow), Some(queues)) = (&self.plan.flow, &self.queues) else { return Vec::new() };
         let priorities = queues.priorities();
         let mut out = vec![1.0; priorities.len()];
-        flow.limit.nominal(&CycleFacts { saturation, priorities }, &mut out);
+        flow.limit.nominal(&CycleFacts { saturation, priorities, ticks: 0 }, &mut out);
         out
     }
 

@@ -119,6 +119,7 @@ mod tests {
                             prompt_tokens: 1,
                             prefix: Arc::default(),
                             block_tokens: 0,
+                            streaming: false,
                         };
                         !it.admit(&ask, &pool, Draws::new(9))
                     })
@@ -143,6 +144,7 @@ mod tests {
             prompt_tokens: 1,
             prefix: Arc::default(),
             block_tokens: 0,
+            streaming: false,
         };
         let mut pool = Pool::default();
         assert!(it.admit(&ask, &pool, Draws::new(1)), "an empty pool");

@@ -5,7 +5,7 @@ use crate::plugin::{
     Bounds, BuildError, Built, Descriptor, Kind, Param, ParamKind, Preset, Stability, Values,
 };
 use crate::policy::{Decision, Detector, Filter};
-use crate::pool::{Endpoint, EndpointSet, Reading};
+use crate::pool::{Endpoint, EndpointSet, Reading, Sample};
 use forebay_base::Span;
 use std::sync::Arc;
 
@@ -35,8 +35,9 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
             kind: ParamKind::Duration,
             preset: Preset::Span(Span::millis(200)),
             unit: "",
-            doc: "Metrics older than this count as saturated.",
+            doc: "Metrics older than this are stale.",
         },
+        STALENESS,
         Param {
             name: "headroom",
             kind: ParamKind::Float(Bounds::NON_NEGATIVE),
@@ -51,17 +52,10 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
 };
 
 fn build(v: &Values) -> Result<Built, BuildError> {
-    let stale_after = v.span("metricsStalenessThreshold").unwrap_or(Span::millis(200));
-    if stale_after == Span::ZERO {
-        return Err(BuildError {
-            param: "metricsStalenessThreshold",
-            message: "metricsStalenessThreshold must be greater than 0s".into(),
-        });
-    }
     let (queue, kv) = (v.int("queueDepthThreshold") as f64, v.float("kvCacheUtilThreshold"));
     let limit = 1.0 + v.float("headroom");
-    let it =
-        Arc::new(Utilization { queue, kv, stale_after, queue_limit: queue * limit, kv_limit: kv * limit });
+    let staleness = Staleness::of(v)?;
+    let it = Arc::new(Utilization { queue, kv, staleness, queue_limit: queue * limit, kv_limit: kv * limit });
     Ok(Built { detector: Some(it.clone()), filter: Some(it), ..Built::default() })
 }
 
@@ -69,11 +63,75 @@ fn build(v: &Values) -> Result<Built, BuildError> {
 struct Utilization {
     queue: f64,
     kv: f64,
-    stale_after: Span,
+    staleness: Staleness,
     /// As a filter: waiting requests below this are kept.
     queue_limit: f64,
     /// As a filter: KV cache use below this is kept.
     kv_limit: f64,
+}
+
+/// What stale metrics count as.
+pub(super) const STALENESS: Param = Param {
+    name: "metricsStalenessPolicy",
+    kind: ParamKind::Choice(&["closed", "open", "last"]),
+    preset: Preset::Text("closed"),
+    unit: "",
+    doc: "What an endpoint with stale metrics counts as: saturated, idle, or as it was last seen. One that \
+          was never seen counts as saturated, or as idle with open.",
+};
+
+/// How stale metrics are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StalenessPolicy {
+    Closed,
+    Open,
+    Last,
+}
+
+/// When metrics are stale, and how they are read then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Staleness {
+    after: Span,
+    policy: StalenessPolicy,
+}
+
+impl Staleness {
+    /// From the parameters that detectors share.
+    pub(super) fn of(v: &Values) -> Result<Staleness, BuildError> {
+        let after = v.span("metricsStalenessThreshold").unwrap_or(Span::millis(200));
+        if after == Span::ZERO {
+            return Err(BuildError {
+                param: "metricsStalenessThreshold",
+                message: "metricsStalenessThreshold must be greater than 0s".into(),
+            });
+        }
+        let policy = match v.text("metricsStalenessPolicy") {
+            Some("open") => StalenessPolicy::Open,
+            Some("last") => StalenessPolicy::Last,
+            _ => StalenessPolicy::Closed,
+        };
+        Ok(Staleness { after, policy })
+    }
+
+    /// The metrics to go by, or what the endpoint counts as without.
+    pub(super) fn read(&self, e: &Endpoint) -> Result<Sample, f64> {
+        match (e.sample, self.policy) {
+            (Some(s), StalenessPolicy::Last) => Ok(s),
+            (Some(s), _) if !e.stale => Ok(s),
+            (_, StalenessPolicy::Open) => Err(0.0),
+            _ => Err(1.0),
+        }
+    }
+
+    /// The age at which the reading changes. With `last` it never does, but staleness stays visible.
+    pub(super) fn edge(&self) -> Option<Span> {
+        Some(self.after)
+    }
+
+    /// Whether the reading comes from metrics.
+    pub(super) fn knows(&self, e: &Endpoint) -> bool {
+        self.read(e).is_ok_and(|s| s.waiting != Reading::Missing && s.kv != Reading::Missing)
+    }
 }
 
 /// A term of the score; a metric that should be there and is not counts as saturated, like a missing
@@ -88,13 +146,16 @@ pub(super) fn term(reading: Reading, threshold: f64) -> f64 {
 
 impl Detector for Utilization {
     fn endpoint(&self, e: &Endpoint) -> f64 {
-        match e.sample {
-            Some(s) if !e.stale => term(s.waiting, self.queue).max(term(s.kv, self.kv)),
-            _ => 1.0,
+        match self.staleness.read(e) {
+            Ok(s) => term(s.waiting, self.queue).max(term(s.kv, self.kv)),
+            Err(blind) => blind,
         }
     }
     fn staleness(&self) -> Option<Span> {
-        Some(self.stale_after)
+        self.staleness.edge()
+    }
+    fn knows(&self, e: &Endpoint) -> bool {
+        self.staleness.knows(e)
     }
 }
 
@@ -122,7 +183,7 @@ mod tests {
     use super::*;
     use crate::ask::Asked;
     use crate::plugin::Value;
-    use crate::pool::{EndpointSpec, Pool, Sample};
+    use crate::pool::{EndpointSpec, Pool};
     use forebay_base::{Draws, Nanos};
 
     /// The indices kept, of endpoints with these metrics (`None`: stale).
@@ -149,8 +210,16 @@ mod tests {
             prompt_tokens: 0,
             prefix: Arc::default(),
             block_tokens: 0,
+            streaming: false,
         };
-        let d = Decision { now: Nanos::ZERO, ask: &ask, pool: &pool, matched: &[], draws: Draws::new(0) };
+        let d = Decision {
+            now: Nanos::ZERO,
+            ask: &ask,
+            pool: &pool,
+            matched: &[],
+            draws: Draws::new(0),
+            live: false,
+        };
         let mut set = pool.members().clone();
         filter.keep(&d, &mut set);
         set.iter().collect()

@@ -199,7 +199,7 @@ mod tests {
 
     fn ceilings(domain: Domain, max: f64, priorities: &[i32]) -> Vec<f64> {
         let mut out = vec![1.0; priorities.len()];
-        let facts = CycleFacts { saturation: 0.3, priorities };
+        let facts = CycleFacts { saturation: 0.3, priorities, ticks: 1 };
         Holdback { domain, max }.ceilings(&facts, &mut [], &mut out);
         out
     }

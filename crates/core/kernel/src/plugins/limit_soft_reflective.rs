@@ -44,7 +44,7 @@ fn reflected(s: f64, i: usize, n: usize) -> f64 {
     if n <= 1 { 1.0 } else { 1.0 - i as f64 * s / (n - 1) as f64 }
 }
 
-/// Cell 0 counts the cycles spent in the alternating regime.
+/// Cell 0 counts the ticks spent in the alternating regime.
 impl UsageLimit for SoftReflective {
     fn cells(&self) -> usize {
         1
@@ -59,7 +59,7 @@ impl UsageLimit for SoftReflective {
         }
         let mut open = false;
         if alternates(s) {
-            cells[0] = cells[0].wrapping_add(1);
+            cells[0] = cells[0].wrapping_add(facts.ticks);
             open = cells[0].is_multiple_of(period(s));
         }
         for (i, c) in out.iter_mut().enumerate() {
@@ -115,7 +115,11 @@ mod tests {
         let mut out = vec![1.0; priorities.len()];
         for _ in 0..cycles {
             out.fill(1.0);
-            SoftReflective.ceilings(&CycleFacts { saturation: s, priorities }, &mut cells, &mut out);
+            SoftReflective.ceilings(
+                &CycleFacts { saturation: s, priorities, ticks: 1 },
+                &mut cells,
+                &mut out,
+            );
             for (n, &c) in shut.iter_mut().zip(&out) {
                 *n += u32::from(s >= c);
             }
@@ -154,14 +158,18 @@ mod tests {
     #[test]
     fn one_band_or_none_is_never_gated() {
         assert_eq!(blocked(0.9, &[0], 10), [0.0]);
-        SoftReflective.ceilings(&CycleFacts { saturation: 0.9, priorities: &[] }, &mut [0], &mut []);
+        SoftReflective.ceilings(
+            &CycleFacts { saturation: 0.9, priorities: &[], ticks: 1 },
+            &mut [0],
+            &mut [],
+        );
     }
 
     #[test]
     fn skipping_equals_calling_and_steady_is_a_promise() {
         let priorities = [10, 0];
         for s in [0.3, 0.5, 0.6, 0.75, 0.9, 0.99, 1.0, 1.7] {
-            let facts = CycleFacts { saturation: s, priorities: &priorities };
+            let facts = CycleFacts { saturation: s, priorities: &priorities, ticks: 1 };
             let (mut called, mut skipped) = ([0u64], [0u64]);
             let mut out = [1.0; 2];
             let mut promised = 0u64;

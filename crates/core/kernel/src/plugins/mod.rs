@@ -1,6 +1,7 @@
 //! The plugins of the kernel: one file each, one line each in [`ALL`].
 
 mod admit_probabilistic;
+mod detector_inflight;
 mod detector_utilization;
 mod fairness_global_strict;
 mod gate_open;
@@ -26,6 +27,7 @@ pub static ALL: &[&Descriptor] = &[
     &limit_holdback::DESCRIPTOR,
     &limit_soft_reflective::DESCRIPTOR,
     &detector_utilization::DESCRIPTOR,
+    &detector_inflight::DESCRIPTOR,
     &fairness_global_strict::DESCRIPTOR,
     &ordering_fcfs::DESCRIPTOR,
     &gate_open::DESCRIPTOR,

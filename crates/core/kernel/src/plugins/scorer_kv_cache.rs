@@ -22,7 +22,7 @@ struct KvCache;
 impl Scorer for KvCache {
     fn score(&self, d: &Decision<'_>, candidates: &[u32], out: &mut [f64]) {
         for (o, &i) in out.iter_mut().zip(candidates) {
-            let kv = d.pool.at(i).and_then(|e| e.sample).and_then(|s| s.kv.load());
+            let kv = d.pool.at(i).and_then(|e| e.kv(d.live).load());
             *o = kv.map_or(0.0, |kv| 1.0 - kv);
         }
     }

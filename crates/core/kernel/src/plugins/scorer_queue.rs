@@ -22,7 +22,7 @@ struct Queue;
 
 impl Scorer for Queue {
     fn score(&self, d: &Decision<'_>, candidates: &[u32], out: &mut [f64]) {
-        fewer_is_better(d, candidates, out, |e| e.sample.and_then(|s| s.waiting.load()));
+        fewer_is_better(d, candidates, out, |e| e.waiting(d.live).load());
     }
 }
 

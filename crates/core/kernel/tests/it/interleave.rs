@@ -5,6 +5,7 @@ use crate::common::{Driven, Hold, Said, Setup, all_steps, plugin, sample, steps}
 use forebay_base::{Nanos, Span};
 use forebay_kernel::effect::Effects;
 use forebay_kernel::journal::Journal;
+use forebay_kernel::plan::Driver;
 use forebay_kernel::replay::replay;
 use forebay_kernel::{Ask, EndpointSpec, Id, Progress};
 use proptest::prelude::*;
@@ -77,21 +78,33 @@ fn setups() -> impl Strategy<Value = Setup> {
         prop::sample::select(vec![Span::millis(200), Span::secs(3600)]),
         prop::option::weighted(0.7, Just(Span::secs(2))),
         prop::bool::weighted(0.85),
+        (
+            any::<(bool, bool)>(),
+            prop::sample::select(vec!["utilization-detector", "inflight-aware-detector"]),
+            prop::sample::select(vec![None, Some(2.0)]),
+        ),
     )
-        .prop_map(|(limit, (gate, admitter), max_bytes, band_bytes, stale_after, ttl, flow_control)| {
-            Setup {
-                limit,
-                gate: if gate { Arc::new(Hold) } else { plugin("open-gate", &[]).gate.unwrap() },
-                admitter,
-                max_bytes,
-                band_bytes,
-                stale_after,
-                ttl,
-                flow_control,
-                band_requests: 6,
-                ..Setup::default()
-            }
-        })
+        .prop_map(
+            |(limit, (gate, admitter), max_bytes, band_bytes, stale_after, ttl, flow_control, signal)| {
+                let ((event, live_routing), detector, top_band_ceiling) = signal;
+                Setup {
+                    driver: if event { Driver::Event } else { Driver::Upstream },
+                    live_routing,
+                    detector,
+                    top_band_ceiling,
+                    limit,
+                    gate: if gate { Arc::new(Hold) } else { plugin("open-gate", &[]).gate.unwrap() },
+                    admitter,
+                    max_bytes,
+                    band_bytes,
+                    stale_after,
+                    ttl,
+                    flow_control,
+                    band_requests: 6,
+                    ..Setup::default()
+                }
+            },
+        )
 }
 
 proptest! {

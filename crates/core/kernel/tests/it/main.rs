@@ -7,3 +7,4 @@ mod flows;
 mod interleave;
 mod model;
 mod rig;
+mod signal;

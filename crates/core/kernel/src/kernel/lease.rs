@@ -1,0 +1,140 @@
+//! What the kernel has in flight at endpoints.
+//!
+//! Load is a fold over leases: a running request is a lease of its endpoint, and an endpoint's counters
+//! are sums that only a lease's transitions change, so that they always equal the fold (checked after
+//! every input in debug builds). Late words find no lease, or one of an endpoint's earlier generation,
+//! and change nothing.
+//!
+//! A lease is *pending* until its first token has come back: only then has the engine shown that the
+//! request waits no longer. Requests that do not stream show no first token; they count as pending for
+//! twice the time that first tokens take at the endpoint, [`PENDING_AT_MOST`] at most.
+
+use super::Kernel;
+use crate::effect::Id;
+use crate::pool::{Endpoint, EndpointId};
+use crate::table::{Entry, Running, State};
+use forebay_base::{Nanos, Span};
+
+/// A request that does not stream counts as pending for this long at most, and for just this long while
+/// nothing is known of the endpoint's first tokens.
+pub(super) const PENDING_AT_MOST: Span = Span::secs(30);
+
+/// Weight of the newest observation in an endpoint's mean time to first token.
+const NEWEST: f64 = 0.1;
+
+impl Kernel {
+    /// Whether anything that decides reads live load.
+    fn watches_load(&self) -> bool {
+        self.plan.live_routing || self.plan.detector.watches_load()
+    }
+
+    /// The endpoint's load has changed.
+    fn load_changed(&mut self, now: Nanos, endpoint: EndpointId) {
+        if !self.watches_load() {
+            return;
+        }
+        if let Some(e) = self.pool.get_mut(endpoint) {
+            e.note_pending(now);
+            if self.plan.detector.watches_load() {
+                self.saturation.touch(&*self.plan.detector, e);
+            }
+        }
+    }
+
+    /// The request goes to this endpoint.
+    pub(super) fn lease(&mut self, now: Nanos, id: Id, endpoint: EndpointId, uncached: u64) {
+        let Some(entry) = self.table.get_mut(id) else { return };
+        let streaming = entry.asked.streaming;
+        entry.state = State::Running(Running { endpoint, since: now, pending: true, uncached });
+        let Some(e) = self.pool.get_mut(endpoint) else { return };
+        e.load.requests += 1;
+        e.load.pending += 1;
+        e.load.pending_tokens += uncached;
+        if !streaming && self.watches_load() {
+            let until = now + self.pool.get(endpoint).map_or(PENDING_AT_MOST, shown_by);
+            self.pending_until.set(id.index, (until, id.index));
+        }
+        self.load_changed(now, endpoint);
+    }
+
+    /// The first token of a streaming answer.
+    pub(super) fn first_token(&mut self, now: Nanos, id: Id) {
+        if let Some(Entry { state: State::Running(r), .. }) = self.table.get(id)
+            && r.pending
+        {
+            let took = now.since(r.since).as_secs_f64();
+            if let Some(e) = self.pool.get_mut(r.endpoint) {
+                e.mean_ttft = Some(e.mean_ttft.map_or(took, |m| m + NEWEST * (took - m)));
+            }
+            self.pending_over(now, id);
+        }
+    }
+
+    /// The request counts as pending no longer.
+    fn pending_over(&mut self, now: Nanos, id: Id) {
+        self.pending_until.remove(id.index);
+        let Some(Entry { state: State::Running(r), .. }) = self.table.get_mut(id) else { return };
+        if !std::mem::replace(&mut r.pending, false) {
+            return;
+        }
+        let (endpoint, uncached) = (r.endpoint, r.uncached);
+        if let Some(e) = self.pool.get_mut(endpoint) {
+            e.load.pending -= 1;
+            e.load.pending_tokens -= uncached;
+        }
+        self.load_changed(now, endpoint);
+    }
+
+    /// When the next request that does not stream stops to count as pending.
+    pub(super) fn next_pending_over(&self) -> Option<Nanos> {
+        self.pending_until.peek().map(|(k, _)| k.0)
+    }
+
+    /// Those whose time is over at `now`; whether there was one.
+    pub(super) fn pending_elapsed(&mut self, now: Nanos) -> bool {
+        let mut any = false;
+        while let Some((_, handle)) = self.pending_until.peek().filter(|(k, _)| k.0 <= now) {
+            let id = self.table.id_at(handle);
+            self.pending_over(now, id);
+            any = true;
+        }
+        any
+    }
+
+    /// A running request has left the table: takes it off its endpoint's counters, if that lives.
+    pub(super) fn release(&mut self, now: Nanos, id: Id, r: &Running) {
+        self.pending_until.remove(id.index);
+        if let Some(e) = self.pool.get_mut(r.endpoint) {
+            e.load.requests -= 1;
+            if r.pending {
+                e.load.pending -= 1;
+                e.load.pending_tokens -= r.uncached;
+            }
+        }
+        self.load_changed(now, r.endpoint);
+    }
+
+    /// Whether every endpoint's load is the fold over its leases; for tests and debug builds.
+    pub fn load_is_consistent(&self) -> bool {
+        self.pool.iter().all(|e| {
+            let mut fold = crate::pool::Load::default();
+            for entry in self.table.iter() {
+                if let State::Running(r) = &entry.state
+                    && r.endpoint == e.id
+                {
+                    fold.requests += 1;
+                    if r.pending {
+                        fold.pending += 1;
+                        fold.pending_tokens += r.uncached;
+                    }
+                }
+            }
+            fold == e.load
+        })
+    }
+}
+
+/// How long a request that does not stream counts as pending at this endpoint.
+fn shown_by(e: &Endpoint) -> Span {
+    e.mean_ttft.map_or(PENDING_AT_MOST, |m| Span::from_secs_f64(2.0 * m).min(PENDING_AT_MOST))
+}
