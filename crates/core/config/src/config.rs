@@ -75,6 +75,12 @@ pub struct FlowConfig {
     pub limit: usize,
     /// The gate.
     pub gate: usize,
+    /// When cycles run.
+    pub driver: Driver,
+    /// Whether scorers count what is in flight.
+    pub live_routing: bool,
+    /// The ceiling of the highest band, if it is not the policy's.
+    pub top_band_ceiling: Option<f64>,
 }
 
 /// Limits and policies of a band.
@@ -148,6 +154,7 @@ impl Config {
             admitters: self.plugins.iter().filter_map(|i| i.built.admitter.clone()).collect(),
             profile: self.profile_plan(),
             prefix: self.prefix_plan(),
+            live_routing: self.flow.as_ref().is_some_and(|f| f.live_routing),
         }
     }
 
@@ -192,7 +199,8 @@ impl Config {
             default_negative_band: self.template(&f.default_negative_band),
             limit: part(self.plugins[f.limit].built.limit.as_ref()),
             gate: part(self.plugins[f.gate].built.gate.as_ref()),
-            driver: Driver::Upstream,
+            driver: f.driver,
+            top_band_ceiling: f.top_band_ceiling,
         }
     }
 

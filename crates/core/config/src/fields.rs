@@ -184,6 +184,24 @@ pub static FLOW: &[Field] = &[
         "The gate asked before a dispatch; open-gate if absent. Not in llm-d-router.",
     ),
     Field::new(
+        "cycleDriver",
+        Shape::Plain(ParamKind::Choice(&["upstream", "event"])),
+        "When dispatch cycles run: upstream is one per arrival and per millisecond, event is when \
+         something has changed; upstream if absent. Not in llm-d-router.",
+    ),
+    Field::new(
+        "liveRouting",
+        Shape::Plain(ParamKind::Bool),
+        "Whether queue and KV cache scorers count what is in flight, instead of reading scraped values; \
+         false if absent. Not in llm-d-router.",
+    ),
+    Field::new(
+        "topBandCeiling",
+        Shape::Plain(ParamKind::Float(Bounds { min: 1.0, min_open: false, ..Bounds::ANY })),
+        "The saturation at which the highest band stops, beside other bands and on a pool that is known to \
+         be full; as the policy says if absent. Not in llm-d-router.",
+    ),
+    Field::new(
         "enableEviction",
         Shape::Plain(ParamKind::Bool),
         "Not supported yet; has to be false or absent.",

@@ -1,9 +1,10 @@
 //! The section `flowControl`.
 
 use crate::config::{BandConfig, FlowConfig};
-use crate::instances::{Index, Instances};
+use crate::instances::{Index, Instance, Instances};
 use crate::table::Item;
 use forebay_base::{Diagnostics, Span};
+use forebay_kernel::plan::Driver;
 use forebay_kernel::plugin::Kind;
 
 /// llm-d-router's limits of a band that sets none.
@@ -75,6 +76,10 @@ pub(crate) fn read(top: &Item, all: &Instances<'_>, found: &mut Diagnostics) -> 
     if found.0[before..].iter().any(|d| d.severity == forebay_base::Severity::Error) {
         return None;
     }
+    let driver = match flow.text("cycleDriver") {
+        Some("event") => Driver::Event,
+        _ => Driver::Upstream,
+    };
     let finite = |s: Span| (s != Span::ZERO).then_some(s);
     Some(FlowConfig {
         max_bytes,
@@ -86,7 +91,23 @@ pub(crate) fn read(top: &Item, all: &Instances<'_>, found: &mut Diagnostics) -> 
         default_negative_band,
         limit: limit?,
         gate: gate?,
+        driver,
+        live_routing: flow.flag("liveRouting") == Some(true),
+        top_band_ceiling: flow.float("topBandCeiling"),
     })
+}
+
+/// Warns about cycles on every change under a detector that does not see what they send.
+pub(crate) fn warn_blind(top: &Item, flow: &FlowConfig, detector: &Instance, found: &mut Diagnostics) {
+    let sees = detector.built.detector.as_ref().is_some_and(|d| d.watches_load());
+    let Some(item) = top.get("flowControl").filter(|_| flow.driver == Driver::Event && !sees) else { return };
+    let message = format!(
+        "the event driver with {:?}, which reads scraped metrics only, sends faster bursts into engines' \
+         queues than the upstream driver does",
+        detector.name
+    );
+    let place = item.get("cycleDriver").unwrap_or(item);
+    found.push(place.warning(message).expected("a detector such as inflight-aware-detector"));
 }
 
 fn reference(

@@ -114,12 +114,16 @@ fn resolve(
     if found.has_errors() {
         return None;
     }
+    let (plugins, detector) = (all.finish(), detector?);
+    if let Some(f) = &flow {
+        flow::warn_blind(&top, f, &plugins[detector], found);
+    }
     Some(Config {
         gates,
-        plugins: all.finish(),
+        plugins,
         profile: profiles.into_iter().next()?,
         handler: handler?,
-        detector: detector?,
+        detector,
         flow,
         data_layer,
         parsers,

@@ -4,6 +4,7 @@ use crate::config::{BandConfig, Config, FlowConfig};
 use crate::fields::{API_VERSION, KIND};
 use crate::proxy::ProxyConfig;
 use forebay_base::Span;
+use forebay_kernel::plan::Driver;
 use forebay_kernel::plugin::{Value, Values};
 use std::fmt;
 
@@ -104,7 +105,7 @@ fn flow(c: &Config) -> Out {
     let count = |n: &Option<u64>| Out::Scalar(n.unwrap_or(0).to_string());
     let time = |s: &Option<Span>| Out::Scalar(s.unwrap_or(Span::ZERO).to_string());
     let bands = f.bands.iter().map(|(p, b)| band(c, Some(*p), b)).collect();
-    Out::Map(vec![
+    let mut fields = vec![
         ("maxBytes", count(max_bytes)),
         ("maxRequests", count(max_requests)),
         ("defaultRequestTTL", time(ttl)),
@@ -115,8 +116,12 @@ fn flow(c: &Config) -> Out {
         ("usageLimitPolicyPluginRef", name(c, f.limit)),
         detector,
         ("gatePluginRef", name(c, f.gate)),
-        ("enableEviction", Out::Scalar("false".to_owned())),
-    ])
+        ("cycleDriver", text(if f.driver == Driver::Event { "event" } else { "upstream" })),
+        ("liveRouting", Out::Scalar(f.live_routing.to_string())),
+    ];
+    fields.extend(f.top_band_ceiling.map(|c| ("topBandCeiling", number(c))));
+    fields.push(("enableEviction", Out::Scalar("false".to_owned())));
+    Out::Map(fields)
 }
 
 fn band(c: &Config, priority: Option<i32>, b: &BandConfig) -> Out {

@@ -79,7 +79,7 @@ impl Detector for Inflight {
         }
     }
     fn staleness(&self) -> Option<Span> {
-        self.staleness.edge()
+        Some(self.staleness.edge())
     }
     fn knows(&self, e: &Endpoint) -> bool {
         self.staleness.knows(e)

@@ -124,8 +124,8 @@ impl Staleness {
     }
 
     /// The age at which the reading changes. With `last` it never does, but staleness stays visible.
-    pub(super) fn edge(&self) -> Option<Span> {
-        Some(self.after)
+    pub(super) fn edge(&self) -> Span {
+        self.after
     }
 
     /// Whether the reading comes from metrics.
@@ -152,7 +152,7 @@ impl Detector for Utilization {
         }
     }
     fn staleness(&self) -> Option<Span> {
-        self.staleness.edge()
+        Some(self.staleness.edge())
     }
     fn knows(&self, e: &Endpoint) -> bool {
         self.staleness.knows(e)
