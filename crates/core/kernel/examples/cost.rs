@@ -58,6 +58,7 @@ fn plan(bands: i32, scorers: &[(&str, f64)]) -> Arc<Plan> {
             limit: plugin("soft-reflective-ceiling-policy", &[]).limit.expect("it is one"),
             gate: plugin("open-gate", &[]).gate.expect("it is one"),
             driver: Driver::Upstream,
+            top_band_ceiling: None,
         }),
         detector: plugin("utilization-detector", &fresh).detector.expect("it is one"),
         admitters: Vec::new(),
@@ -68,6 +69,7 @@ fn plan(bands: i32, scorers: &[(&str, f64)]) -> Arc<Plan> {
             picker: plugin("max-score-picker", &[]).picker.expect("it is one"),
         },
         prefix: plugin("approx-prefix-cache-producer", &[]).prefix,
+        live_routing: false,
     })
 }
 
@@ -123,6 +125,7 @@ fn run(flows: usize, bands: i32, endpoints: u64, scorers: &[(&str, f64)]) -> f64
             prompt_tokens: 2_000,
             prefix: chains[flow].clone(),
             block_tokens: block,
+            streaming: true,
             ttl: None,
         };
         let id = k.offer(now, &ask, &mut fx);

@@ -243,6 +243,7 @@ impl Door {
             prompt_tokens: peeked.prompt_tokens(),
             prefix,
             block_tokens,
+            streaming: peeked.stream,
             ttl: who.ttl,
         };
         let (prompt_tokens, names, out) =

@@ -332,25 +332,23 @@ fn our_fields_of_flow_control_reach_the_plan_and_blind_events_are_warned_about()
              queue-scorer\n- type: {detector}\nflowControl: {{saturationDetector: {{pluginRef: {detector}}}{flow}}}\n"
         )
     };
-    let load = |text: &str| {
-        forebay_config::load(text, "t.yaml", forebay_kernel::plugins::ALL, forebay_config::Options::default())
-    };
-    let c = load(&text("inflight-aware-detector", "")).unwrap();
+    let read = |text: &str| load(text, "t.yaml", forebay_kernel::plugins::ALL, Options::default());
+    let c = read(&text("inflight-aware-detector", "")).unwrap();
     let plan = c.plan(&[]);
     let flow = plan.flow.unwrap();
     assert_eq!((flow.driver, plan.live_routing, flow.top_band_ceiling), (Driver::Upstream, false, None));
     let ours = ", cycleDriver: event, liveRouting: true, topBandCeiling: 2.0";
-    let c = load(&text("inflight-aware-detector", ours)).unwrap();
+    let c = read(&text("inflight-aware-detector", ours)).unwrap();
     assert!(c.warnings.0.is_empty(), "{}", c.warnings);
     let plan = c.plan(&[]);
     let flow = plan.flow.unwrap();
     assert_eq!((flow.driver, plan.live_routing, flow.top_band_ceiling), (Driver::Event, true, Some(2.0)));
-    let again = load(&c.to_string()).unwrap();
+    let again = read(&c.to_string()).unwrap();
     assert_eq!(again.to_string(), c.to_string());
-    let blind = load(&text("utilization-detector", ours)).unwrap().warnings.to_string();
+    let blind = read(&text("utilization-detector", ours)).unwrap().warnings.to_string();
     assert!(blind.contains("t.yaml:7:") && blind.contains("faster bursts"), "{blind}");
-    let low = load(&text("utilization-detector", ", topBandCeiling: 0.5")).unwrap_err().to_string();
+    let low = read(&text("utilization-detector", ", topBandCeiling: 0.5")).unwrap_err().to_string();
     assert!(low.contains("topBandCeiling") && low.contains("at least 1"), "{low}");
-    let word = load(&text("utilization-detector", ", cycleDriver: events")).unwrap_err().to_string();
+    let word = read(&text("utilization-detector", ", cycleDriver: events")).unwrap_err().to_string();
     assert!(word.contains("did you mean \"event\"?"), "{word}");
 }
