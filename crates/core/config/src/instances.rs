@@ -3,7 +3,7 @@
 use crate::known;
 use crate::params;
 use crate::table::{Datum, Item};
-use forebay_base::{Diagnostic, Diagnostics, Position};
+use forebay_base::{Diagnostic, Diagnostics, Position, nearest};
 use forebay_document::{Node, decode};
 use forebay_kernel::plugin::{BuildError, Built, Descriptor, Kind, Stability, Values};
 
@@ -297,7 +297,9 @@ impl<'c> Instances<'c> {
             return None;
         };
         let index = self.slots.iter().position(|s| s.name == name);
-        if index.is_none() && !self.nameless {
+        // What a misspelt type was meant to be is told where it stands, not where it is referred to.
+        let misspelt = |s: &Slot| s.instance.is_none() && nearest(&s.name, [name]).is_some();
+        if index.is_none() && !self.nameless && !self.slots.iter().any(misspelt) {
             found.push(self.undefined(reference, name, role));
         }
         index

@@ -58,6 +58,8 @@ impl FileDiscovery {
     /// # Errors
     /// If the file cannot be used.
     pub fn load(&mut self, router: &Router) -> Result<(), DiscoveryError> {
+        // Before the contents: a change in between shows as another one.
+        self.seen = stamp(&self.path);
         let wanted = read(&self.path)?;
         let stays = |old: &FileEndpoint, list: &[FileEndpoint]| list.contains(old);
         let gone: Vec<String> = self
@@ -84,14 +86,12 @@ impl FileDiscovery {
 
     /// Follows the file until the future is dropped.
     pub async fn watch(mut self, router: Arc<Router>) {
-        self.seen = stamp(&self.path);
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             let now = stamp(&self.path);
             if now == self.seen || now.is_none() {
                 continue;
             }
-            self.seen = now;
             match self.load(&router) {
                 Ok(()) => {
                     let n = self.endpoints.len();

@@ -37,7 +37,7 @@ fn a_slip_gives_an_error_with_its_line() {
         ("a misspelt field", "schedulingProfiles:", "schedulingProfile:", 10, 1),
         ("a wrong type", "weight: 3.0", "weight: heavy", 18, 1),
         ("an unknown plugin", "plugins:\n", "plugins:\n  - type: lora-scorer\n", 6, 1),
-        ("a misspelt plugin", "type: queue-scorer", "type: queue-scoer", 6, 2),
+        ("a misspelt plugin", "type: queue-scorer", "type: queue-scoer", 6, 1),
         ("a duplicate name", "plugins:\n", "plugins:\n  - type: queue-scorer\n", 7, 1),
         ("another kind", "PluginRef: soft-reflective-ceiling-policy", "PluginRef: queue-scorer", 20, 1),
         ("an unsupported plugin", "plugins:\n", "plugins:\n  - type: lora-affinity-scorer\n", 6, 1),
