@@ -49,7 +49,8 @@ pub(crate) fn findings(root: &Path) -> Result<Vec<String>, String> {
     let root = &root.canonicalize().map_err(|e| format!("{}: {e}", root.display()))?;
     let packages = packages(root)?;
     let lock = Lock::read(&read(&root.join("Cargo.lock"))?);
-    let mut found = arrows(&packages);
+    let mut found = named_tests(root)?;
+    found.extend(arrows(&packages));
     found.extend(purity(&packages, &lock));
     for p in &packages {
         found.extend(manifest(&p.name, &read(&p.manifest)?));
@@ -57,6 +58,20 @@ pub(crate) fn findings(root: &Path) -> Result<Vec<String>, String> {
         for file in sources(folder)? {
             let name = file.strip_prefix(root).unwrap_or(&file).display().to_string();
             found.extend(length(&name, &read(&file)?));
+        }
+    }
+    Ok(found)
+}
+
+/// Tests that documents name as `crates/….rs::name` and that are not there.
+fn named_tests(root: &Path) -> Result<Vec<String>, String> {
+    let document = "docs/differences.md";
+    let mut found = Vec::new();
+    for reference in read(&root.join(document))?.split('`').filter(|r| r.starts_with("crates/")) {
+        let Some((file, name)) = reference.split_once("::") else { continue };
+        let text = read(&root.join(file)).unwrap_or_default();
+        if !text.contains(&format!("fn {name}(")) {
+            found.push(format!("{document} names a test that is not there: {reference}"));
         }
     }
     Ok(found)
