@@ -183,6 +183,26 @@ impl std::fmt::Debug for Effects {
     }
 }
 
+/// Which ends a queue outcome can have. `None` is a request that never reached flow control: an admitter
+/// refused it, or there is no flow control.
+///
+/// | Queue outcome | Ends |
+/// |---|---|
+/// | none | every one; `queue` only while shutting down |
+/// | `Dispatched` | `finished`, `failed`, `cancelled`, `no_candidates`, `filtered_out` |
+/// | `EvictedContextCancelled` | `cancelled` |
+/// | every other | `queue` |
+pub const fn may_end(outcome: Option<QueueOutcome>, end: End) -> bool {
+    match outcome {
+        None => true,
+        Some(QueueOutcome::Dispatched) => {
+            matches!(end, End::Finished | End::Failed | End::Cancelled | End::NoCandidates | End::FilteredOut)
+        }
+        Some(QueueOutcome::EvictedContextCancelled) => matches!(end, End::Cancelled),
+        Some(_) => matches!(end, End::Queue),
+    }
+}
+
 /// Two ledgers. Every request that is offered ends exactly once (`accepted = ended + live`), and every
 /// one that reaches flow control has exactly one queue outcome (`entered = outcomes + queued`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -199,12 +219,28 @@ pub struct Ledgers {
     pub outcomes: [u64; 8],
     /// Requests queued.
     pub queued: u64,
+    /// Ended requests by how they left the queue, if they reached it ([`QueueOutcome::index`], last: not at
+    /// all), and by [`End::index`].
+    pub pairs: [[u64; 8]; 9],
 }
 
 impl Ledgers {
-    /// Whether both ledgers add up.
+    /// Whether both ledgers add up, and no request has ended in a way that its queue outcome rules out
+    /// ([`may_end`]).
     pub fn balanced(&self) -> bool {
-        self.accepted == self.ended.iter().sum::<u64>() + self.live
+        let mut ended = [0; 8];
+        let mut allowed = true;
+        let rows = QueueOutcome::ALL.map(Some).into_iter().chain([None]);
+        for (row, outcome) in self.pairs.iter().zip(rows) {
+            for end in End::ALL {
+                let n = row[end.index()];
+                ended[end.index()] += n;
+                allowed &= n == 0 || may_end(outcome, end);
+            }
+        }
+        allowed
+            && ended == self.ended
+            && self.accepted == self.ended.iter().sum::<u64>() + self.live
             && self.entered == self.outcomes.iter().sum::<u64>() + self.queued
     }
 }

@@ -142,8 +142,12 @@ impl Effects {
         }
     }
 
-    pub(crate) fn log_remove(&mut self, now: Nanos, id: EndpointId) {
-        self.write(format_args!("> {} remove {id}", now.0));
+    pub(crate) fn log_endpoint(&mut self, now: Nanos, verb: &str, id: EndpointId) {
+        self.write(format_args!("> {} {verb} {id}", now.0));
+    }
+
+    pub(crate) fn log_retry(&mut self, now: Nanos, id: Id, avoid: EndpointId) {
+        self.write(format_args!("> {} retry {id} {avoid}", now.0));
     }
 
     pub(crate) fn log_scrape(&mut self, now: Nanos, id: EndpointId, taken: Nanos, s: &Sample) {

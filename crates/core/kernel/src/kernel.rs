@@ -2,6 +2,7 @@
 
 mod decide;
 mod lease;
+mod moving;
 mod views;
 
 use crate::ask::{Ask, Asked};
@@ -103,12 +104,12 @@ impl Kernel {
     /// An endpoint has left. What runs there goes on; its counters are gone with it.
     pub fn remove_endpoint(&mut self, now: Nanos, id: EndpointId, fx: &mut Effects) {
         let now = self.advance(now, fx);
-        fx.log_remove(now, id);
+        fx.log_endpoint(now, "remove", id);
         if self.pool.remove(id) {
             if let Some(index) = &mut self.index {
                 index.forget(id.index);
             }
-            self.saturation.removed();
+            self.saturation.members_changed();
             self.pool_changed(now);
         }
         self.settle(now, fx);
@@ -190,7 +191,7 @@ impl Kernel {
         fx.log_id(now, "gone", id);
         if matches!(self.table.get(id), Some(Entry { state: State::Queued(_), .. })) {
             self.take_out(now, id);
-            self.queue_outcome(QueueOutcome::EvictedContextCancelled);
+            self.queue_outcome(id, QueueOutcome::EvictedContextCancelled);
             if self.queued() == 0 {
                 self.ticks.planned = None;
             }
@@ -200,7 +201,7 @@ impl Kernel {
             self.release(now, id, r);
             self.changed = true;
         }
-        self.ended(End::Cancelled);
+        self.ended(&entry, End::Cancelled);
         self.settle(now, fx);
     }
 
@@ -219,9 +220,11 @@ impl Kernel {
         self.changed = true;
         if progress == Progress::FirstToken {
             self.first_token(now, id);
-        } else if let Some(Entry { state: State::Running(r), .. }) = self.table.remove(id) {
-            self.release(now, id, &r);
-            self.ended(if progress == Progress::Finished { End::Finished } else { End::Failed });
+        } else if let Some(entry) = self.table.remove(id)
+            && let State::Running(r) = &entry.state
+        {
+            self.release(now, id, r);
+            self.ended(&entry, if progress == Progress::Finished { End::Finished } else { End::Failed });
         }
         self.settle(now, fx);
     }

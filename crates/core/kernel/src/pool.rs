@@ -133,6 +133,8 @@ pub struct Endpoint {
     pub spec: EndpointSpec,
     /// From its role label.
     pub stages: Stages,
+    /// Whether it takes connections. One that does not is no candidate and counts in no mean.
+    pub available: bool,
     /// The last scrape, if there was one.
     pub sample: Option<Sample>,
     /// When that scrape arrived.
@@ -303,24 +305,25 @@ impl EndpointSet {
 pub struct Pool {
     slots: Vec<Option<Endpoint>>,
     generations: Vec<u32>,
+    /// The available ones.
     members: EndpointSet,
-    live: u32,
+    available: u32,
 }
 
 impl Pool {
-    /// The number of endpoints.
+    /// The number of available endpoints.
     pub fn len(&self) -> usize {
-        self.live as usize
+        self.available as usize
     }
-    /// Whether there is none.
+    /// Whether none is available.
     pub fn is_empty(&self) -> bool {
-        self.live == 0
+        self.available == 0
     }
     /// One more than the largest index in use: the length of per-endpoint columns.
     pub fn width(&self) -> usize {
         self.slots.len()
     }
-    /// The indices of all endpoints.
+    /// The indices of all available endpoints.
     pub fn members(&self) -> &EndpointSet {
         &self.members
     }
@@ -332,9 +335,13 @@ impl Pool {
     pub fn get(&self, id: EndpointId) -> Option<&Endpoint> {
         self.at(id.index).filter(|e| e.id == id)
     }
-    /// All endpoints by rising index.
+    /// All endpoints by rising index, available or not.
     pub fn iter(&self) -> impl Iterator<Item = &Endpoint> + '_ {
         self.slots.iter().flatten()
+    }
+    /// The available ones by rising index.
+    pub fn available(&self) -> impl Iterator<Item = &Endpoint> + '_ {
+        self.iter().filter(|e| e.available)
     }
 
     pub(crate) fn get_mut(&mut self, id: EndpointId) -> Option<&mut Endpoint> {
@@ -357,6 +364,7 @@ impl Pool {
             id,
             spec,
             stages,
+            available: true,
             sample: None,
             sampled: Nanos::ZERO,
             taken: Nanos::ZERO,
@@ -367,18 +375,30 @@ impl Pool {
             pending_log: VecDeque::new(),
         });
         self.members.insert(id.index);
-        self.live += 1;
+        self.available += 1;
         id
     }
 
-    pub(crate) fn remove(&mut self, id: EndpointId) -> bool {
-        if self.get(id).is_none() {
-            return false;
+    /// Whether that changed anything.
+    pub(crate) fn set_available(&mut self, id: EndpointId, available: bool) -> bool {
+        let Some(e) = self.get_mut(id).filter(|e| e.available != available) else { return false };
+        e.available = available;
+        if available {
+            self.members.insert(id.index);
+            self.available += 1;
+        } else {
+            self.members.remove(id.index);
+            self.available -= 1;
         }
+        true
+    }
+
+    pub(crate) fn remove(&mut self, id: EndpointId) -> bool {
+        let Some(e) = self.get(id) else { return false };
+        self.available -= u32::from(e.available);
         self.slots[id.index as usize] = None;
         self.generations[id.index as usize] = id.generation.wrapping_add(1);
         self.members.remove(id.index);
-        self.live -= 1;
         true
     }
 

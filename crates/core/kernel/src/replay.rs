@@ -208,6 +208,12 @@ fn feed(k: &mut Kernel, w: &mut Words<'_>, fx: &mut Effects) -> Read<()> {
                 fx,
             );
         }
+        "eject" => k.set_available(now, w.endpoint()?, false, fx),
+        "restore" => k.set_available(now, w.endpoint()?, true, fx),
+        "retry" => {
+            let id = w.id()?;
+            k.retry(now, id, w.endpoint()?, fx);
+        }
         "gone" => k.gone(now, w.id()?, fx),
         "first" => k.progress(now, w.id()?, Progress::FirstToken, fx),
         "finished" => k.progress(now, w.id()?, Progress::Finished, fx),

@@ -12,7 +12,8 @@ pub struct StageSaturation {
     pub prefill: Option<f64>,
     /// Mean over endpoints that decode.
     pub decode: Option<f64>,
-    /// What gates: the greater of the two; without either, the mean over all, 1 for an empty pool.
+    /// What gates: the greater of the two; without either, the mean over all, 1 for a pool without available
+    /// endpoints.
     pub effective: f64,
     /// Mean over all endpoints, 1 for an empty pool; what legacy admission goes by.
     pub all: f64,
@@ -62,8 +63,8 @@ impl Saturation {
         self.dirty = true;
     }
 
-    /// An endpoint has left.
-    pub(crate) fn removed(&mut self) {
+    /// An endpoint has left, or is available now or no longer.
+    pub(crate) fn members_changed(&mut self) {
         self.dirty = true;
     }
 
@@ -90,7 +91,7 @@ impl Saturation {
         }
         let (mut prefill, mut decode, mut all) = (Mean::default(), Mean::default(), Mean::default());
         let (mut stale, mut known) = (0, 0.0);
-        for e in pool.iter() {
+        for e in pool.available() {
             let s = self.scores[e.id.index as usize];
             all.add(s);
             if e.stages.prefill {

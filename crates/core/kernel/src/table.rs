@@ -2,7 +2,7 @@
 //! ended is recognised.
 
 use crate::ask::Asked;
-use crate::effect::Id;
+use crate::effect::{Id, QueueOutcome};
 use crate::pool::EndpointId;
 use forebay_base::Nanos;
 
@@ -37,6 +37,8 @@ pub(crate) enum State {
 pub(crate) struct Entry {
     pub(crate) asked: Asked,
     pub(crate) state: State,
+    /// How it left the queue, if it was ever in it.
+    pub(crate) outcome: Option<QueueOutcome>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -48,7 +50,7 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn insert(&mut self, asked: Asked) -> Id {
-        let entry = Some(Entry { asked, state: State::Deciding });
+        let entry = Some(Entry { asked, state: State::Deciding, outcome: None });
         let index = if let Some(i) = self.free.pop() {
             self.slots[i as usize] = entry;
             i

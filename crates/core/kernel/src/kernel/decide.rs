@@ -2,14 +2,13 @@
 
 use super::Kernel;
 use crate::ask::Ask;
-use crate::effect::{Effect, Effects, End, Id, QueueOutcome, Refusal};
+use crate::effect::{Effect, Effects, End, Id, QueueOutcome, Refusal, may_end};
 use crate::flow::{Enqueue, Queues};
 use crate::plan::Driver;
 use crate::policy::{CycleFacts, HeadKey};
 use crate::schedule::{self, Scene};
-use crate::table::{Queued, State};
+use crate::table::{Entry, Queued, State};
 use forebay_base::{Nanos, Span};
-use std::sync::Arc;
 
 /// How a cycle ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +31,7 @@ impl Kernel {
             queues.check(flow_plan, band, ask.bytes)
         };
         if let Err(outcome) = fits {
-            self.queue_outcome(outcome);
+            self.queue_outcome(id, outcome);
             self.refuse(now, id, Refusal::Queue(outcome), fx);
             // As in llm-d-router, every arrival is a cycle, also one that finds the queue full.
             if !self.draining {
@@ -153,7 +152,7 @@ impl Kernel {
             }
             fx.log_cycle(now, saturation, &self.ceilings, "take", id);
             self.take_out(now, id);
-            self.queue_outcome(QueueOutcome::Dispatched);
+            self.queue_outcome(id, QueueOutcome::Dispatched);
             self.dispatch(now, id, fx);
             return Cycle::Moved;
         }
@@ -171,7 +170,7 @@ impl Kernel {
     }
 
     /// Chooses an endpoint among the candidates and accounts for the request there.
-    fn dispatch(&mut self, now: Nanos, id: Id, fx: &mut Effects) {
+    pub(super) fn dispatch(&mut self, now: Nanos, id: Id, fx: &mut Effects) {
         let entry = self.table.get(id).expect("decided in this call");
         let scene =
             Scene { plan: &self.plan, pool: &self.pool, index: self.index.as_ref(), draws: self.draws, now };
@@ -186,10 +185,6 @@ impl Kernel {
         if let Some(index) = &mut self.index {
             index.insert(endpoint.index, &asked.prefix);
         }
-        if let Some(entry) = self.table.get_mut(id) {
-            // The hashes have served; a long prompt's are worth their memory.
-            entry.asked.prefix = Arc::default();
-        }
         self.lease(now, id, endpoint, uncached);
         fx.log_dispatch(now, id, endpoint, waited, choice.matched_tokens);
         let matched_tokens = choice.matched_tokens;
@@ -202,11 +197,19 @@ impl Kernel {
         self.queues.as_ref().map_or(0, Queues::requests)
     }
 
-    pub(super) fn queue_outcome(&mut self, outcome: QueueOutcome) {
+    pub(super) fn queue_outcome(&mut self, id: Id, outcome: QueueOutcome) {
         self.ledgers.outcomes[outcome.index()] += 1;
+        if let Some(entry) = self.table.get_mut(id) {
+            debug_assert!(entry.outcome.is_none(), "one queue outcome per request");
+            entry.outcome = Some(outcome);
+        }
     }
 
-    pub(super) fn ended(&mut self, end: End) {
+    /// The one end of a request that has left the table.
+    pub(super) fn ended(&mut self, entry: &Entry, end: End) {
+        debug_assert!(may_end(entry.outcome, end), "{:?} and {end:?}", entry.outcome);
+        self.ledgers.pairs[entry.outcome.map_or(QueueOutcome::ALL.len(), QueueOutcome::index)]
+            [end.index()] += 1;
         self.ledgers.ended[end.index()] += 1;
         self.ledgers.live -= 1;
     }
@@ -215,7 +218,7 @@ impl Kernel {
     pub(super) fn evict(&mut self, now: Nanos, handle: u32, outcome: QueueOutcome, fx: &mut Effects) {
         let id = self.table.id_at(handle);
         self.take_out(now, id);
-        self.queue_outcome(outcome);
+        self.queue_outcome(id, outcome);
         self.refuse(now, id, Refusal::Queue(outcome), fx);
     }
 
@@ -224,12 +227,13 @@ impl Kernel {
         let waited: Span = now.since(entry.asked.arrived);
         fx.log_end(now, id, refusal, waited);
         fx.list.push(Effect::End { id, refusal, waited });
-        self.ended(match refusal {
+        let end = match refusal {
             Refusal::Queue(_) => End::Queue,
             Refusal::Denied => End::Denied,
             Refusal::Shed => End::Shed,
             Refusal::NoCandidates => End::NoCandidates,
             Refusal::FilteredOut => End::FilteredOut,
-        });
+        };
+        self.ended(&entry, end);
     }
 }

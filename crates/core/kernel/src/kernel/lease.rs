@@ -14,6 +14,7 @@ use crate::effect::Id;
 use crate::pool::{Endpoint, EndpointId};
 use crate::table::{Entry, Running, State};
 use forebay_base::{Nanos, Span};
+use std::sync::Arc;
 
 /// A request that does not stream counts as pending for this long at most, and for just this long while
 /// nothing is known of the endpoint's first tokens.
@@ -59,6 +60,11 @@ impl Kernel {
 
     /// The first token of a streaming answer.
     pub(super) fn first_token(&mut self, now: Nanos, id: Id) {
+        if let Some(entry) = self.table.get_mut(id) {
+            // From here on it goes nowhere else. The hashes have served; a long prompt's are worth their
+            // memory.
+            entry.asked.prefix = Arc::default();
+        }
         if let Some(Entry { state: State::Running(r), .. }) = self.table.get(id)
             && r.pending
         {

@@ -77,7 +77,7 @@ impl Probabilistic {
     fn saturation(&self, pool: &Pool) -> f64 {
         let score =
             |e: &Endpoint| e.sample.map_or(1.0, |s| term(s.waiting, self.queue).max(term(s.kv, self.kv)));
-        pool.iter().map(score).sum::<f64>() / pool.len() as f64
+        pool.available().map(score).sum::<f64>() / pool.len() as f64
     }
 }
 

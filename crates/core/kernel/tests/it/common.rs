@@ -171,13 +171,15 @@ pub(crate) enum What {
     Scrape { endpoint: usize, waiting: u8, kv: u8 },
     Add { role: &'static str },
     Remove { endpoint: usize },
+    Available { endpoint: usize, available: bool },
+    Retry { which: usize, endpoint: usize },
     Nothing,
     Provision { priorities: Vec<i32> },
     Drain,
     Close,
 }
 
-/// Everything but [`What::Provision`], [`What::Drain`] and [`What::Close`].
+/// What the model of the loop knows, too: no bands that come and go, no ejection, no retry, no end.
 pub(crate) fn steps(max: usize) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(timed(usual().boxed()), 1..max)
 }
@@ -188,6 +190,9 @@ pub(crate) fn all_steps(max: usize) -> impl Strategy<Value = Vec<Step>> {
         60 => usual(),
         3 => prop::collection::vec(prop::sample::select(vec![200, 100, 7, -1, -60]), 0..4)
             .prop_map(|priorities| What::Provision { priorities }),
+        4 => any::<(usize, bool)>()
+            .prop_map(|(endpoint, available)| What::Available { endpoint, available }),
+        6 => any::<(usize, usize)>().prop_map(|(which, endpoint)| What::Retry { which, endpoint }),
     ];
     let last = prop_oneof![1 => Just(What::Drain), 1 => Just(What::Close)];
     // Most of a run is not past its end.
@@ -244,12 +249,22 @@ pub(crate) struct Driven {
     pub(crate) said: Vec<Said>,
     pub(crate) ids: Vec<Id>,
     pub(crate) endpoints: Vec<forebay_kernel::EndpointId>,
+    /// Requests that were tried again, perhaps in vain; as often as they were.
+    pub(crate) retried: Vec<Id>,
 }
 
 impl Driven {
     pub(crate) fn new(plan: Arc<Plan>, mut fx: Effects) -> Driven {
         let kernel = Kernel::new(plan, 7, Nanos::ZERO, &mut fx);
-        Driven { kernel, fx, now: Nanos::ZERO, said: Vec::new(), ids: Vec::new(), endpoints: Vec::new() }
+        Driven {
+            kernel,
+            fx,
+            now: Nanos::ZERO,
+            said: Vec::new(),
+            ids: Vec::new(),
+            endpoints: Vec::new(),
+            retried: Vec::new(),
+        }
     }
 
     fn take(&mut self, at: Nanos) {
@@ -315,6 +330,14 @@ impl Driven {
             }
             What::Remove { endpoint } if !self.endpoints.is_empty() => {
                 k.remove_endpoint(now, self.endpoints[endpoint % self.endpoints.len()], fx);
+            }
+            What::Available { endpoint, available } if !self.endpoints.is_empty() => {
+                k.set_available(now, self.endpoints[endpoint % self.endpoints.len()], available, fx);
+            }
+            What::Retry { which, endpoint } if !self.ids.is_empty() && !self.endpoints.is_empty() => {
+                let avoid = self.endpoints[endpoint % self.endpoints.len()];
+                self.retried.push(self.ids[which % self.ids.len()]);
+                k.retry(now, self.ids[which % self.ids.len()], avoid, fx);
             }
             What::Provision { priorities } => k.provision(now, &priorities, fx),
             What::Drain => k.drain(now, fx),

@@ -6,5 +6,6 @@ mod edges;
 mod flows;
 mod interleave;
 mod model;
+mod moving;
 mod rig;
 mod signal;
