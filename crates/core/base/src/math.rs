@@ -14,6 +14,11 @@ pub fn pow(x: f64, y: f64) -> f64 {
     libm::pow(x, y)
 }
 
+/// Natural logarithm of the gamma function of a positive `x`.
+pub fn ln_gamma(x: f64) -> f64 {
+    libm::lgamma(x)
+}
+
 /// Rounds a non-negative ratio to the nearest integer, half up, where a value within 1e-9 below a half
 /// counts as the half: ratios such as 0.6 / 0.4 are exactly 1.5 on paper and 1.4999999999999998 in
 /// binary.
@@ -38,6 +43,8 @@ mod tests {
         assert_eq!(ln(1.0), 0.0);
         assert_eq!(exp(0.0), 1.0);
         assert_eq!(pow(2.0, 10.0), 1024.0);
+        assert_eq!(ln_gamma(1.0), 0.0);
+        assert!((exp(ln_gamma(6.0)) - 120.0).abs() < 1e-9);
         assert_eq!(ln(10.0).to_bits(), 0x4002_6bb1_bbb5_5516);
     }
 }

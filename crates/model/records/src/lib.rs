@@ -1,0 +1,13 @@
+//! What became of each request, and what may be said about many of them.
+//!
+//! A [`Row`] is one request from its arrival to its end. A [`Histogram`] holds millions of values in
+//! integers. [`stats`] has the only rules by which a figure is stated, for simulated and live runs alike.
+//! [`files`] writes and reads rows as CSV or JSON Lines, byte for byte the same for the same rows.
+
+pub mod files;
+pub mod histogram;
+mod row;
+pub mod stats;
+
+pub use histogram::Histogram;
+pub use row::{End, Row, reason_named};

@@ -1,0 +1,143 @@
+//! Whether a rate is sustainable: the slope of the backlog while requests arrive.
+
+use super::student::t_quantile;
+use super::window::Window;
+use crate::row::Row;
+use forebay_base::Nanos;
+
+/// How a rate stands to the capacity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// The backlog does not grow, at 97.5 % confidence or by less than [`NEAR`] of the arrivals.
+    Stable,
+    /// It may grow.
+    Near,
+    /// It grows, at 97.5 % confidence, by more than [`NEAR`] of the arrivals.
+    Overloaded,
+}
+
+impl Load {
+    /// `stable`, `near` or `overloaded`.
+    pub fn label(self) -> &'static str {
+        match self {
+            Load::Stable => "stable",
+            Load::Near => "near",
+            Load::Overloaded => "overloaded",
+        }
+    }
+}
+
+/// Growth as a share of the arrival rate below which it is not told from noise: 1 %.
+pub const NEAR: f64 = 0.01;
+/// Points that the backlog is averaged into. Neighbouring samples of a queue are alike; means over a
+/// thirtieth of the window are nearly independent where the window is long against the queue's memory.
+const POINTS: usize = 30;
+
+/// A straight line through equally spaced points.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Slope {
+    /// Growth per second.
+    pub per_second: f64,
+    /// Half the width of its 95 % interval.
+    pub half_width: f64,
+}
+
+/// The backlog over a window: the time average in each of [`POINTS`] equal parts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Backlog {
+    /// Time averages of the requests inside, in order.
+    pub means: Vec<f64>,
+    /// Length of a part in seconds.
+    pub step: f64,
+    /// Arrivals per second in the window.
+    pub arrivals: f64,
+}
+
+/// The requests inside the system over the window, from rows.
+pub fn backlog_of<'r>(rows: impl IntoIterator<Item = &'r Row>, window: Window) -> Backlog {
+    let length = window.length().0;
+    let edge = |i: usize| Nanos(window.from.0 + (u128::from(length) * i as u128 / POINTS as u128) as u64);
+    let part_of = |at: Nanos| {
+        let offset = u128::from(at.since(window.from).0);
+        ((offset * POINTS as u128 / u128::from(length.max(1))) as usize).min(POINTS - 1)
+    };
+    // What a request spends in its first and last part, and how many are inside for a whole part: as a
+    // difference that is summed up after.
+    let (mut partial, mut whole) = ([0u128; POINTS], [0i64; POINTS + 1]);
+    let mut arrivals = 0u64;
+    for row in rows {
+        arrivals += u64::from(window.holds(row.arrived));
+        let from = row.arrived.max(window.from);
+        let to = row.finished.unwrap_or(window.to).min(window.to);
+        if to <= from {
+            continue;
+        }
+        let (first, last) = (part_of(from), part_of(to));
+        if first == last {
+            partial[first] += u128::from(to.since(from).0);
+        } else {
+            partial[first] += u128::from(edge(first + 1).since(from).0);
+            partial[last] += u128::from(to.since(edge(last)).0);
+            whole[first + 1] += 1;
+            whole[last] -= 1;
+        }
+    }
+    let mut inside = 0i64;
+    let means = (0..POINTS)
+        .map(|i| {
+            inside += whole[i];
+            let width = edge(i + 1).since(edge(i)).0.max(1) as f64;
+            inside as f64 + partial[i] as f64 / width
+        })
+        .collect();
+    let seconds = window.length().as_secs_f64();
+    Backlog { means, step: seconds / POINTS as f64, arrivals: arrivals as f64 / seconds.max(1e-9) }
+}
+
+/// Least squares through points `step` apart; `None` with fewer than three.
+pub fn slope(points: &[f64], step: f64) -> Option<Slope> {
+    let n = points.len();
+    if n < 3 || step <= 0.0 {
+        return None;
+    }
+    let middle = (n - 1) as f64 / 2.0;
+    let mean = points.iter().sum::<f64>() / n as f64;
+    let (mut xx, mut xy) = (0.0, 0.0);
+    for (i, y) in points.iter().enumerate() {
+        let x = i as f64 - middle;
+        xx += x * x;
+        xy += x * (y - mean);
+    }
+    let b = xy / xx;
+    let squares: f64 = points
+        .iter()
+        .enumerate()
+        .map(|(i, y)| y - mean - b * (i as f64 - middle))
+        .map(|rest| rest * rest)
+        .sum();
+    let df = (n - 2) as f64;
+    let error = (squares / df / xx).sqrt();
+    let half = if error == 0.0 { 0.0 } else { t_quantile(0.975, df) * error };
+    Some(Slope { per_second: b / step, half_width: half / step })
+}
+
+impl Backlog {
+    /// The straight line through the means.
+    pub fn slope(&self) -> Option<Slope> {
+        slope(&self.means, self.step)
+    }
+
+    /// The verdict. Growth counts against the arrival rate: at twice the capacity half of what arrives
+    /// stays, whatever the size of the pool.
+    pub fn load(&self) -> Load {
+        let Some(s) = self.slope() else { return Load::Near };
+        let limit = NEAR * self.arrivals;
+        if s.per_second - s.half_width > 0.0 && s.per_second > limit {
+            Load::Overloaded
+        } else if s.per_second <= 0.0 || s.per_second + s.half_width <= limit {
+            Load::Stable
+        } else {
+            Load::Near
+        }
+    }
+}
