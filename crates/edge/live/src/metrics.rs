@@ -6,7 +6,7 @@
 use crate::endpoints::Upstream;
 use crate::router::View;
 use forebay_base::Span;
-use forebay_kernel::{End, QueueOutcome};
+use forebay_kernel::{End, EndpointId, QueueOutcome};
 use parking_lot::RwLock;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
@@ -15,6 +15,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -179,6 +180,10 @@ pub struct Metrics {
     families: Families,
     registry: Registry,
     series: RwLock<HashMap<SeriesKey, Arc<Series>>>,
+    /// The same by a hash of what was asked for, so that a look-up makes no strings.
+    found: RwLock<HashMap<u64, Arc<Series>>>,
+    hasher: RandomState,
+    prefix_ratio: Histogram,
     models: RwLock<HashSet<String>>,
     fairness: RwLock<HashSet<String>>,
 }
@@ -190,6 +195,13 @@ struct SeriesKey {
     fairness: String,
     requested: i32,
     effective: i32,
+}
+
+impl SeriesKey {
+    fn is(&self, model: &str, target: &str, fairness: &str, requested: i32, effective: i32) -> bool {
+        (&*self.model, &*self.target, &*self.fairness) == (model, target, fairness)
+            && (self.requested, self.effective) == (requested, effective)
+    }
 }
 
 /// The metrics of one (model, target model, fairness id, priority), label sets resolved.
@@ -211,6 +223,8 @@ pub struct Series {
     ttft: [Histogram; 2],
     tpot: Histogram,
     itl: Histogram,
+    /// Scheduling attempts by the endpoint that was chosen.
+    attempts: RwLock<HashMap<Option<EndpointId>, Counter>>,
 }
 
 /// What is known of a request when it is over.
@@ -284,7 +298,12 @@ impl Metrics {
     pub(crate) fn new(pool: String) -> Metrics {
         let families = Families::new();
         let registry = register(&families);
+        let producer = "approx-prefix-cache-producer".to_owned();
+        let labels = vec![("plugin_name", producer.clone()), ("plugin_type", producer)];
         Metrics {
+            prefix_ratio: families.prefix_ratio.get_or_create_owned(&labels),
+            found: RwLock::default(),
+            hasher: RandomState::new(),
             pool,
             families,
             registry,
@@ -315,6 +334,20 @@ impl Metrics {
         requested: i32,
         effective: i32,
     ) -> Arc<Series> {
+        let hash = self.hasher.hash_one((model, target, fairness, requested, effective));
+        let found = self.found.read().get(&hash).cloned();
+        if let Some(s) = found.filter(|s| s.key.is(model, target, fairness, requested, effective)) {
+            return s;
+        }
+        let s = self.find(model, target, fairness, requested, effective);
+        // Values beyond the cap share a series; they take the long way each time, or the table would grow.
+        if s.key.is(model, target, fairness, requested, effective) {
+            self.found.write().insert(hash, s.clone());
+        }
+        s
+    }
+
+    fn find(&self, model: &str, target: &str, fairness: &str, requested: i32, effective: i32) -> Arc<Series> {
         let key = SeriesKey {
             model: Self::capped(&self.models, model),
             target: Self::capped(&self.models, target),
@@ -365,6 +398,7 @@ impl Metrics {
             ttft: [streaming(false), streaming(true)],
             tpot: f.tpot.get_or_create_owned(&r),
             itl: f.itl.get_or_create_owned(&r),
+            attempts: RwLock::default(),
             key,
         }
     }
@@ -408,6 +442,16 @@ impl Metrics {
 
     /// Scheduling has chosen this endpoint, or none.
     pub(crate) fn scheduled(&self, s: &Series, upstream: Option<&Upstream>) {
+        let id = upstream.map(|u| u.id);
+        let known = s.attempts.read().get(&id).map(Counter::inc).is_some();
+        if !known {
+            let counter = self.attempts(s, upstream);
+            counter.inc();
+            s.attempts.write().insert(id, counter);
+        }
+    }
+
+    fn attempts(&self, s: &Series, upstream: Option<&Upstream>) -> Counter {
         let name = upstream.map_or("", |u| u.spec.name.as_str());
         let (namespace, name) = name.split_once('/').unwrap_or(("", name));
         let labels = vec![
@@ -417,7 +461,7 @@ impl Metrics {
             ("namespace", namespace.to_owned()),
             ("port", upstream.map_or(String::new(), |u| u.address.port().to_string())),
         ];
-        self.families.attempts.get_or_create(&labels).inc();
+        self.families.attempts.get_or_create_owned(&labels)
     }
 
     pub(crate) fn poll_failed(&self) {
@@ -432,11 +476,7 @@ impl Metrics {
 
     /// Share of a prompt, 0 to 1, that the chosen endpoint is believed to hold.
     pub fn prefix_hit(&self, share: f64) {
-        let labels = vec![
-            ("plugin_name", "approx-prefix-cache-producer".to_owned()),
-            ("plugin_type", "approx-prefix-cache-producer".to_owned()),
-        ];
-        self.families.prefix_ratio.get_or_create(&labels).observe(share);
+        self.prefix_ratio.observe(share);
     }
 
     /// A request has failed; `code` as llm-d-router names it.

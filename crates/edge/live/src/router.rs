@@ -217,6 +217,17 @@ impl Router {
         Some(result)
     }
 
+    /// The kernel's answer to a retry comes within the call, and has no waiter.
+    fn retry(&self, id: Id, avoid: EndpointId) -> Option<Verdict> {
+        self.call(|k, now, fx| {
+            k.retry(now, id, avoid, fx);
+            // What else the call has decided is left for its waiters.
+            let own = fx.list.iter().position(|e| effect_id(e) == id)?;
+            Some(verdict(fx.list.remove(own)))
+        })
+        .flatten()
+    }
+
     fn arm(&self, kernel: &Kernel) {
         let next = kernel.next_wake().map_or(u64::MAX, |t| t.0);
         let before = self.armed.swap(next, Ordering::AcqRel);
@@ -364,6 +375,7 @@ impl Router {
     /// part of the pool's saturation. What runs there goes on.
     pub fn eject(&self, upstream: &Upstream, why: &dyn std::fmt::Display) {
         if upstream.set_available(false) {
+            self.call(|k, now, fx| k.set_available(now, upstream.id, false, fx));
             self.ejections.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(endpoint = %upstream.spec.name, error = %why, "the endpoint is out until it answers again");
         }
@@ -372,6 +384,7 @@ impl Router {
     /// The endpoint has answered a probe that was sent after it was taken out.
     pub fn restore(&self, upstream: &Upstream) {
         if upstream.set_available(true) {
+            self.call(|k, now, fx| k.set_available(now, upstream.id, true, fx));
             tracing::info!(endpoint = %upstream.spec.name, "the endpoint answers again");
         }
     }
@@ -450,7 +463,7 @@ impl Router {
                 .iter()
                 .map(|e| EndpointView {
                     name: e.spec.name.clone(),
-                    available: self.endpoints.get(e.id).is_some_and(|u| u.is_available()),
+                    available: e.available,
                     fresh: e.sample.is_some() && !e.stale,
                     sample: e.sample.unwrap_or_default(),
                     load: e.load,
@@ -644,9 +657,29 @@ impl Ticket {
         }
     }
 
-    /// Where to try again after the endpoint could not begin: the same one, if it is still good.
+    /// Another endpoint for a request that its endpoint could not begin: the kernel moves its lease, past
+    /// the queue. `None` if there is nowhere to go, and then the request is over.
     pub fn retry(&mut self) -> Option<Arc<Upstream>> {
-        self.upstream.clone().filter(|u| u.is_available())
+        let avoid = self.upstream.as_ref()?.id;
+        if self.state != (TicketState::Running { first_token: false }) {
+            return None;
+        }
+        match self.router.retry(self.id, avoid) {
+            Some(Verdict::Go { endpoint, matched_tokens, .. }) => {
+                self.matched_tokens = matched_tokens;
+                self.upstream = self.router.endpoints.get(endpoint);
+                self.router.metrics.scheduled(&self.series, self.upstream.as_deref());
+                self.upstream.clone()
+            }
+            Some(Verdict::Refused(_)) => {
+                self.router.metrics.scheduled(&self.series, None);
+                self.series.stopped();
+                self.state = TicketState::Over;
+                None
+            }
+            // The kernel has failed, and with it everything.
+            None => None,
+        }
     }
 
     /// The answer is complete.

@@ -6,7 +6,7 @@ use crate::router::Router;
 use forebay_base::Nanos;
 use forebay_kernel::plugin::Values;
 use forebay_kernel::{EndpointId, Reading, Sample};
-use forebay_net::{Client, GetError};
+use forebay_net::{Client, GetError, SendError, Stage};
 use forebay_wire::prom::{self, EngineMap, extract};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -188,6 +188,12 @@ fn take(router: &Router, targets: &mut BTreeMap<EndpointId, Target>, done: Done)
         }
         Err(e) => {
             router.metrics().poll_failed();
+            // Who refuses a scrape refuses a request, too; better the scrape finds out.
+            if let GetError::Send(SendError { stage: Stage::Connect, .. }) = &e
+                && target.address == target.upstream.address
+            {
+                router.eject(&target.upstream, &e);
+            }
             if !target.failing {
                 target.failing = true;
                 tracing::warn!(endpoint = %name, address = %target.address, error = %e, "metrics cannot be read");

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod emulated;
+mod failing;
+mod leaving;
 mod process;
 mod proxying;
 mod queueing;

@@ -171,6 +171,12 @@ impl Process {
             .collect()
     }
 
+    /// The saturation that gates.
+    pub(crate) async fn saturation(&self) -> f64 {
+        let series = "llm_d_epp_flow_control_pool_saturation{inference_pool=\"default\",stage=\"effective\"}";
+        self.metric(series).await
+    }
+
     pub(crate) async fn metric(&self, series: &str) -> f64 {
         self.metrics().await.get(series).copied().unwrap_or(f64::NAN)
     }
@@ -273,8 +279,8 @@ impl Raw {
     }
 
     /// Writes more.
-    pub(crate) async fn more(&mut self, bytes: &str) {
-        self.stream.write_all(bytes.as_bytes()).await.unwrap();
+    pub(crate) async fn try_more(&mut self, bytes: &str) -> std::io::Result<()> {
+        self.stream.write_all(bytes.as_bytes()).await
     }
 
     /// Says that nothing more will be written, and goes on reading.

@@ -214,9 +214,10 @@ async fn a_failing_engine_is_told_from_a_refusing_router() {
     let config = Scratch::new("legacy.yaml", forebay_config::DEFAULT_CONFIG);
     let dead = format!("http://{free}");
     let p = Process::serve(&["--config", config.path(), "--endpoint", &dead, "--access-log", "off"]).await;
+    until("it is out", async || p.metric("forebay_ejections_total").await == 1.0).await;
     let answer = p.post("/v1/completions", &[], r#"{"model":"m","prompt":"x"}"#).await;
-    assert_eq!(answer.status, StatusCode::BAD_GATEWAY);
-    assert_eq!(answer.json()["error"]["type"], "BadGatewayError");
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(answer.json()["error"]["type"], "ServiceUnavailableError");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

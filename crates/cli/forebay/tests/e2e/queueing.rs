@@ -4,7 +4,7 @@ use crate::process::{Process, Raw, Scratch, until};
 use crate::upstream::{Reply, Upstream};
 use http::StatusCode;
 
-const BODY: &str = r#"{"model":"m","prompt":"hello","max_tokens":4}"#;
+pub(crate) const BODY: &str = r#"{"model":"m","prompt":"hello","max_tokens":4}"#;
 const QUEUE_SIZE: &str = "llm_d_epp_flow_control_queue_size{fairness_id=\"default-flow\",priority=\"100\",\
                           inference_pool=\"default\",model_name=\"m\",target_model_name=\"m\"}";
 
@@ -32,14 +32,14 @@ async fn router(upstream: &Upstream, config: &Scratch, more: &[&str]) -> Process
     p
 }
 
-async fn queued(p: &Process, n: f64) -> bool {
+pub(crate) async fn queued(p: &Process, n: f64) -> bool {
     let m = p.metrics().await;
     let sum: f64 =
         m.iter().filter(|(k, _)| k.starts_with("llm_d_epp_flow_control_queue_size")).map(|(_, v)| v).sum();
     sum == n
 }
 
-async fn saturated(p: &Process) {
+pub(crate) async fn saturated(p: &Process) {
     let series = "llm_d_epp_flow_control_pool_saturation{inference_pool=\"default\",stage=\"effective\"}";
     until("the router sees the pool saturated", async || p.metric(series).await >= 1.0).await;
 }
