@@ -15,8 +15,12 @@ pub mod plugins;
 mod rate;
 pub mod router;
 pub mod scrape;
+mod ticket;
+mod views;
 
 pub use clock::Clock;
 pub use endpoints::Upstream;
-pub use metrics::{Completed, DoorView, Series};
-pub use router::{Options, Refused, Router, Ticket, View};
+pub use metrics::{Completed, Series};
+pub use router::{Options, Refused, Router, View};
+pub use ticket::Ticket;
+pub use views::DoorView;

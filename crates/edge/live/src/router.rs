@@ -9,13 +9,14 @@ use crate::endpoints::{Endpoints, Upstream};
 use crate::metrics::{Metrics, Series};
 use crate::models::Models;
 use crate::rate::Rate;
+use crate::ticket::{Ticket, TicketState};
 use forebay_base::{Nanos, Span};
 use forebay_kernel::flow::BandView;
 use forebay_kernel::journal::Journal;
 use forebay_kernel::saturation::StageSaturation;
 use forebay_kernel::{
-    Ask, Effect, Effects, EndpointId, EndpointSpec, Id, Kernel, Ledgers, Plan, Progress, QueueOutcome,
-    Refusal, Sample, prefix,
+    Ask, Effect, Effects, EndpointId, EndpointSpec, Id, Kernel, Ledgers, Plan, QueueOutcome, Refusal, Sample,
+    prefix,
 };
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -53,7 +54,7 @@ pub enum Refused {
 }
 
 #[derive(Debug)]
-enum Verdict {
+pub(crate) enum Verdict {
     Go { endpoint: EndpointId, waited: Span, matched_tokens: u32 },
     Refused(Refused),
 }
@@ -195,7 +196,7 @@ impl Router {
     }
 
     /// One input to the kernel. `None` if the kernel has failed.
-    fn call<T>(&self, input: impl FnOnce(&mut Kernel, Nanos, &mut Effects) -> T) -> Option<T> {
+    pub(crate) fn call<T>(&self, input: impl FnOnce(&mut Kernel, Nanos, &mut Effects) -> T) -> Option<T> {
         let _alarm = Alarm(self);
         let mut outbox = Outbox::new();
         let result = {
@@ -218,7 +219,7 @@ impl Router {
     }
 
     /// The kernel's answer to a retry comes within the call, and has no waiter.
-    fn retry(&self, id: Id, avoid: EndpointId) -> Option<Verdict> {
+    pub(crate) fn retry(&self, id: Id, avoid: EndpointId) -> Option<Verdict> {
         self.call(|k, now, fx| {
             k.retry(now, id, avoid, fx);
             // What else the call has decided is left for its waiters.
@@ -589,137 +590,5 @@ fn deliver(outbox: Outbox) {
     for (tx, verdict) in outbox {
         // A receiver that is gone has told, or is just telling, the kernel itself.
         let _ = tx.send(verdict);
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TicketState {
-    Waiting,
-    Running { first_token: bool },
-    Over,
-}
-
-/// A request's place in the router. It ends exactly once: by [`Ticket::finished`], [`Ticket::failed`],
-/// or, if it is dropped before, as cancelled.
-pub struct Ticket {
-    router: Arc<Router>,
-    series: Arc<Series>,
-    id: Id,
-    bytes: u64,
-    priority: i32,
-    state: TicketState,
-    /// Where its decision will arrive, while it waits for one.
-    waiting: Option<oneshot::Receiver<Verdict>>,
-    /// Whether it counts as queued in the metrics.
-    queued: bool,
-    upstream: Option<Arc<Upstream>>,
-    /// When it was offered.
-    since: Nanos,
-    waited: Span,
-    matched_tokens: u32,
-}
-
-impl Ticket {
-    /// Where the request goes; `None` if the endpoint has just left.
-    pub fn upstream(&self) -> Option<&Arc<Upstream>> {
-        self.upstream.as_ref()
-    }
-    /// How long it waited for its decision.
-    pub fn waited(&self) -> Span {
-        self.waited
-    }
-    /// The priority of the band it ran in.
-    pub fn priority(&self) -> i32 {
-        self.priority
-    }
-    /// Prompt tokens that the endpoint is believed to hold.
-    pub fn matched_tokens(&self) -> u32 {
-        self.matched_tokens
-    }
-
-    /// The queue has let go of the request.
-    fn decided(&mut self, outcome: QueueOutcome, waited: Span) {
-        self.waited = waited;
-        if std::mem::take(&mut self.queued) {
-            self.router.metrics.left_queue(&self.series, self.bytes, outcome, waited);
-        }
-    }
-
-    fn tell(&self, progress: Progress) {
-        self.router.call(|k, now, fx| k.progress(now, self.id, progress, fx));
-    }
-
-    /// The first token has come back.
-    pub fn first_token(&mut self) {
-        if self.state == (TicketState::Running { first_token: false }) {
-            self.state = TicketState::Running { first_token: true };
-            self.tell(Progress::FirstToken);
-        }
-    }
-
-    /// Another endpoint for a request that its endpoint could not begin: the kernel moves its lease, past
-    /// the queue. `None` if there is nowhere to go, and then the request is over.
-    pub fn retry(&mut self) -> Option<Arc<Upstream>> {
-        let avoid = self.upstream.as_ref()?.id;
-        if self.state != (TicketState::Running { first_token: false }) {
-            return None;
-        }
-        match self.router.retry(self.id, avoid) {
-            Some(Verdict::Go { endpoint, matched_tokens, .. }) => {
-                self.matched_tokens = matched_tokens;
-                self.upstream = self.router.endpoints.get(endpoint);
-                self.router.metrics.scheduled(&self.series, self.upstream.as_deref());
-                self.upstream.clone()
-            }
-            Some(Verdict::Refused(_)) => {
-                self.router.metrics.scheduled(&self.series, None);
-                self.series.stopped();
-                self.state = TicketState::Over;
-                None
-            }
-            // The kernel has failed, and with it everything.
-            None => None,
-        }
-    }
-
-    /// The answer is complete.
-    pub fn finished(mut self) {
-        self.end(Progress::Finished);
-    }
-
-    /// The request has failed after it was sent on.
-    pub fn failed(mut self) {
-        self.end(Progress::Failed);
-    }
-
-    fn end(&mut self, progress: Progress) {
-        if matches!(self.state, TicketState::Running { .. }) {
-            self.state = TicketState::Over;
-            self.tell(progress);
-            self.series.stopped();
-        }
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        let was = std::mem::replace(&mut self.state, TicketState::Over);
-        if was == TicketState::Over {
-            return;
-        }
-        let id = self.id;
-        self.router.call(|k, now, fx| k.gone(now, id, fx));
-        if was == TicketState::Waiting {
-            // After the call nothing can be decided any more; but it may have been just before, and then
-            // that is what the queue has counted.
-            let (outcome, waited) = match self.waiting.take().and_then(|mut w| w.try_recv().ok()) {
-                Some(Verdict::Go { waited, .. }) => (QueueOutcome::Dispatched, waited),
-                Some(Verdict::Refused(Refused::By { refusal: Refusal::Queue(o), waited })) => (o, waited),
-                _ => (QueueOutcome::EvictedContextCancelled, self.router.clock.now().since(self.since)),
-            };
-            self.decided(outcome, waited);
-        } else {
-            self.series.stopped();
-        }
     }
 }

@@ -24,12 +24,10 @@ async fn pass(client: Client, to: String, request: Request<Incoming>) -> Respons
         Ok(body) => client.send(&to, Request::from_parts(head, body)).await.ok(),
         Err(_) => None,
     };
-    match sent {
-        Some(response) => response.map(Into::into),
-        None => {
-            let mut failed = Response::new(Body::Empty);
-            *failed.status_mut() = StatusCode::BAD_GATEWAY;
-            failed
-        }
+    if let Some(response) = sent {
+        return response.map(Into::into);
     }
+    let mut failed = Response::new(Body::Empty);
+    *failed.status_mut() = StatusCode::BAD_GATEWAY;
+    failed
 }

@@ -23,7 +23,9 @@ pub(crate) struct Stream {
     /// Where it comes from.
     upstream: Arc<Upstream>,
     last: Option<Instant>,
-    _open: OneStream,
+    /// Counts for as long as it lives.
+    #[expect(dead_code, reason = "held for its drop")]
+    open: OneStream,
 }
 
 /// Counts an open stream.
@@ -43,9 +45,9 @@ impl Stream {
         flight: Flight,
     ) -> Stream {
         flight.door.counts.streams.fetch_add(1, Ordering::Relaxed);
-        let _open = OneStream(flight.door.clone());
+        let open = OneStream(flight.door.clone());
         let (scanner, flight) = (Scanner::default(), Some(flight));
-        Stream { inner, scanner, names, flight, upstream, last: None, _open }
+        Stream { inner, scanner, names, flight, upstream, last: None, open }
     }
 
     /// Looks at bytes, and maps model names in them if asked to.

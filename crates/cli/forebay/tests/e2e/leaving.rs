@@ -24,10 +24,12 @@ async fn leaves(p: &mut Process, phase: &str, client: Raw) -> serde_json::Value 
     let left = Instant::now();
     drop(client);
     let line = p.access().await;
-    eprintln!(
+    #[allow(clippy::print_stderr, reason = "for whoever reads a test's output")]
+    let say = |text: String| eprintln!("{text}");
+    say(format!(
         "client leaves {phase}: its request has ended after {:.1} ms",
         left.elapsed().as_secs_f64() * 1e3
-    );
+    ));
     p.settles().await;
     line
 }

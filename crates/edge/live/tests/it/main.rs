@@ -240,3 +240,84 @@ async fn a_watched_file_moves_the_pool_and_a_bad_one_does_not() {
     watching.abort();
     std::fs::remove_file(&path).unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_retry_moves_to_another_endpoint_and_ends_once() {
+    let r = router(FLOW);
+    let a = with_endpoint(&r, 0.0);
+    let b = r.add_endpoint(EndpointSpec::named("b"), address()).unwrap();
+    r.scraped(b, Nanos::ZERO, &sample(1.0));
+    let mut ticket = r.enter(ask(0), &series(&r)).await.unwrap();
+    let first = ticket.upstream().unwrap().clone();
+    assert_eq!(first.id, a);
+    r.eject(&first, &"refused");
+    let second = ticket.retry().unwrap();
+    assert_eq!((second.id, ticket.upstream().unwrap().id), (b, b));
+    r.eject(&second, &"refused");
+    r.eject(&second, &"refused");
+    assert!(ticket.retry().is_none(), "there is nowhere left to go");
+    drop(ticket);
+    let view = r.view().unwrap();
+    assert!(view.endpoints.iter().all(|e| !e.available && e.load.requests == 0));
+    assert_eq!(view.ejections, 2);
+    assert!(view.ledgers.balanced() && view.ledgers.live == 0);
+    assert!(metric(&r, "forebay_requests_ended_total{end=\"no_candidates\"} 1"));
+    let running = "llm_d_epp_request_running{model_name=\"m\",target_model_name=\"m\",fairness_id=\"f\",priority=\"0\"} 0";
+    assert!(metric(&r, running));
+    r.restore(&first);
+    assert!(r.view().unwrap().endpoints.iter().any(|e| e.available));
+}
+
+/// A scorer with a fault that shows only at a certain request.
+#[derive(Debug)]
+struct Faulty;
+
+impl forebay_kernel::policy::Scorer for Faulty {
+    fn score(&self, d: &forebay_kernel::policy::Decision<'_>, _: &[u32], _: &mut [f64]) {
+        assert!(d.ask.bytes != 666, "a fault in a policy");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_panic_in_the_kernel_answers_what_waits_and_refuses_the_rest() {
+    let catalogue: Vec<_> = forebay_kernel::plugins::ALL.iter().chain(plugins::ALL).copied().collect();
+    let mut plan = load(FLOW, "test", &catalogue, ConfigOptions::default()).unwrap().plan(&[100, -50]);
+    plan.profile.scorers.push(forebay_kernel::plan::WeightedScorer {
+        name: "faulty".into(),
+        weight: 1.0,
+        scorer: Arc::new(Faulty),
+    });
+    let (seed, clock, journal) = (1, Clock::real(), None);
+    let options = Options { plan: Arc::new(plan), seed, clock, journal, pool_name: "pool".into() };
+    let r = Router::start(options).unwrap();
+    let id = with_endpoint(&r, 0.0);
+    let running = r.enter(ask(0), &series(&r)).await.unwrap();
+    r.scraped(id, Nanos(1), &sample(5.0));
+    let enter = |bytes| {
+        let r = r.clone();
+        tokio::spawn(async move { r.enter(Ask { bytes, ..ask(0) }, &series(&r)).await.map(|_| ()) })
+    };
+    let (fatal, bystander) = (enter(666), enter(10));
+    until("both wait", || r.view().unwrap().ledgers.queued == 2).await;
+    let broken = {
+        let r = r.clone();
+        tokio::spawn(async move { r.broken().await })
+    };
+    // Whoever makes room meets the fault, and only that call panics.
+    let own = r.clone();
+    let scrape = tokio::task::spawn_blocking(move || own.scraped(id, Nanos(2), &sample(0.0)));
+    // The cycle runs at the next tick, so in the timer's thread, or within this call.
+    let _ = scrape.await;
+    for waiting in [fatal, bystander] {
+        assert_eq!(
+            tokio::time::timeout(Duration::from_secs(10), waiting).await.unwrap().unwrap(),
+            Err(Refused::Broken)
+        );
+    }
+    tokio::time::timeout(Duration::from_secs(10), broken).await.unwrap().unwrap();
+    assert!(r.is_broken() && r.view().is_none());
+    assert_eq!(r.enter(ask(0), &series(&r)).await.err(), Some(Refused::Broken));
+    // Late words of what runs do no harm, and the word is there for whoever asks later.
+    running.finished();
+    r.broken().await;
+}

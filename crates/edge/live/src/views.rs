@@ -1,0 +1,204 @@
+//! Metrics that are read when they are asked for: views of the kernel and of the door.
+
+use crate::metrics::{FloatGauge, Labels};
+use crate::router::View;
+use forebay_kernel::{End, QueueOutcome};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+/// What the door counts for itself, at one instant.
+#[derive(Clone, Debug, Default)]
+pub struct DoorView {
+    /// Requests that have come, whatever became of them.
+    pub accepted: u64,
+    /// Of these, ended ones by their end: `accepted` is their sum and `open`.
+    pub ended: Vec<(&'static str, u64)>,
+    /// Requests whose answer is not complete.
+    pub open: u64,
+    /// Streams among their answers.
+    pub streams: u64,
+    /// Requests that ended by a panic.
+    pub panics: u64,
+    /// Requests that were tried again at another endpoint.
+    pub retries: u64,
+    /// Access log lines that the file did not keep up with.
+    pub dropped_lines: u64,
+    /// Bytes of request bodies held, and the most that may be.
+    pub buffered: (u64, u64),
+    /// Open client connections, and the most that may be.
+    pub connections: (u64, u64),
+    /// Whether the router is shutting down.
+    pub draining: bool,
+}
+
+impl DoorView {
+    pub(crate) fn register(&self, r: &mut Registry) {
+        let counter = |n: u64| {
+            let c: Counter = Counter::default();
+            c.inc_by(n);
+            c
+        };
+        let gauge = |n: u64| {
+            let g: Gauge = Gauge::default();
+            g.set(i64::try_from(n).unwrap_or(i64::MAX));
+            g
+        };
+        r.register("http_requests_accepted", "Requests that came to the API port", counter(self.accepted));
+        let ended: Family<Labels, Counter> = Family::default();
+        for (end, n) in &self.ended {
+            ended.get_or_create(&vec![("end", (*end).to_owned())]).inc_by(*n);
+        }
+        r.register("http_requests_ended", "Of these, ended: accepted = ended + open", ended);
+        r.register("http_requests_open", "Requests whose answer is not complete", gauge(self.open));
+        r.register("open_streams", "Event streams among their answers", gauge(self.streams));
+        r.register("request_panics", "Requests that ended by a panic", counter(self.panics));
+        r.register("retries", "Requests tried again at another endpoint", counter(self.retries));
+        let lines = counter(self.dropped_lines);
+        r.register("access_log_dropped_lines", "Access log lines that the file did not keep up with", lines);
+        r.register("buffered_bytes", "Bytes of request bodies held", gauge(self.buffered.0));
+        r.register("buffered_bytes_limit", "The most that may be held", gauge(self.buffered.1));
+        r.register("client_connections", "Open client connections", gauge(self.connections.0));
+        r.register("client_connections_limit", "The most there may be", gauge(self.connections.1));
+        r.register("draining", "Whether the router is shutting down", gauge(u64::from(self.draining)));
+    }
+}
+
+/// Gauges and counters that are views of the kernel.
+pub(crate) fn read_when_asked(view: &View, pool: &str) -> Registry {
+    let mut r = Registry::default();
+    flow_gauges(&mut r, view, pool);
+    pool_gauges(&mut r, view, pool);
+    own_metrics(&mut r, view);
+    r
+}
+
+fn flow_gauges(r: &mut Registry, view: &View, pool: &str) {
+    let p = "llm_d_epp_flow_control_";
+    let saturation: Family<Labels, FloatGauge> = Family::default();
+    let s = &view.saturation;
+    for (stage, value) in [("prefill", s.prefill), ("decode", s.decode), ("effective", Some(s.effective))] {
+        if let Some(v) = value {
+            let labels = vec![("inference_pool", pool.to_owned()), ("stage", stage.to_owned())];
+            saturation.get_or_create(&labels).set(v);
+        }
+    }
+    r.register(format!("{p}pool_saturation"), "Saturation by stage", saturation);
+    let stale: Family<Labels, Gauge> = Family::default();
+    stale.get_or_create(&vec![("detector", "utilization-detector".to_owned())]).set(i64::from(s.stale));
+    r.register(format!("{p}stale_endpoints"), "Endpoints whose metrics are missing or too old", stale);
+    if !view.flow_control {
+        return;
+    }
+    let (requests, bytes): (Family<Labels, FloatGauge>, Family<Labels, FloatGauge>) = Default::default();
+    for b in &view.bands {
+        let labels = vec![("priority", b.priority.to_string()), ("inference_pool", pool.to_owned())];
+        requests.get_or_create(&labels).set(b.requests as f64 / b.max_requests as f64);
+        bytes.get_or_create(&labels).set(b.bytes as f64 / b.max_bytes as f64);
+    }
+    r.register(format!("{p}capacity_utilization_requests"), "Used share of a band's request limit", requests);
+    r.register(format!("{p}capacity_utilization_bytes"), "Used share of a band's byte limit", bytes);
+    let globals = [("requests", view.queued.0, view.limits.0), ("bytes", view.queued.1, view.limits.1)];
+    for (what, used, limit) in globals {
+        if let Some(limit) = limit.filter(|l| *l > 0) {
+            let g: Family<Labels, FloatGauge> = Family::default();
+            g.get_or_create(&vec![("inference_pool", pool.to_owned())]).set(used as f64 / limit as f64);
+            r.register(format!("{p}global_capacity_utilization_{what}"), "Used share of the global limit", g);
+        }
+    }
+}
+
+/// Mean and population standard deviation.
+fn spread(values: &[f64]) -> (f64, f64) {
+    let n = values.len().max(1) as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let variance = values.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>() / n;
+    (mean, variance.sqrt())
+}
+
+fn pool_gauges(r: &mut Registry, view: &View, pool: &str) {
+    let p = "llm_d_epp_";
+    let name = vec![("name", pool.to_owned())];
+    let read = |f: fn(&crate::router::EndpointView) -> Option<f64>| -> Vec<f64> {
+        view.endpoints.iter().filter_map(f).collect()
+    };
+    for (what, help, values) in [
+        ("kv_cache_utilization", "Used share of KV caches", read(|e| e.sample.kv.value())),
+        ("queue_size", "Waiting requests per endpoint", read(|e| e.sample.waiting.value())),
+        ("running_requests", "Running requests per endpoint", read(|e| e.sample.running.value())),
+    ] {
+        let (mean, deviation) = spread(&values);
+        for (kind, value) in [("average", mean), ("std_dev", deviation)] {
+            let g: Family<Labels, FloatGauge> = Family::default();
+            g.get_or_create(&name).set(value);
+            r.register(format!("{p}{kind}_{what}"), help, g);
+        }
+    }
+    let ready: Family<Labels, Gauge> = Family::default();
+    ready.get_or_create(&name).set(i64::try_from(view.endpoints.len()).unwrap_or(i64::MAX));
+    r.register(format!("{p}ready_endpoints"), "Endpoints in the pool", ready);
+    let queues: Family<Labels, FloatGauge> = Family::default();
+    for e in &view.endpoints {
+        if let Some(waiting) = e.sample.waiting.value() {
+            let labels = vec![("name", pool.to_owned()), ("model_server_endpoint", e.name.clone())];
+            queues.get_or_create(&labels).set(waiting);
+        }
+    }
+    r.register(format!("{p}per_endpoint_queue_size"), "Waiting requests of an endpoint", queues);
+    let index: Family<Labels, Gauge> = Family::default();
+    let plugin = "approx-prefix-cache-producer".to_owned();
+    index
+        .get_or_create(&vec![("plugin_name", plugin.clone()), ("plugin_type", plugin)])
+        .set(i64::try_from(view.index_bytes).unwrap_or(i64::MAX));
+    r.register(format!("{p}prefix_indexer_size"), "Bytes of the prefix index", index);
+}
+
+fn own_metrics(r: &mut Registry, view: &View) {
+    let counter = |n: u64| {
+        let c: Counter = Counter::default();
+        c.inc_by(n);
+        c
+    };
+    let l = &view.ledgers;
+    r.register("forebay_requests_accepted", "Requests offered to the kernel", counter(l.accepted));
+    let ended: Family<Labels, Counter> = Family::default();
+    for end in End::ALL {
+        ended.get_or_create(&vec![("end", end.label().to_owned())]).inc_by(l.ended[end.index()]);
+    }
+    r.register("forebay_requests_ended", "Requests ended, each once: accepted = ended + live", ended);
+    let outcomes: Family<Labels, Counter> = Family::default();
+    for o in QueueOutcome::ALL {
+        outcomes.get_or_create(&vec![("outcome", o.label().to_owned())]).inc_by(l.outcomes[o.index()]);
+    }
+    r.register("forebay_queue_entered", "Requests that reached flow control", counter(l.entered));
+    r.register(
+        "forebay_queue_outcomes",
+        "How they left it, each once: entered = outcomes + queued",
+        outcomes,
+    );
+    let queued: Gauge = Gauge::default();
+    queued.set(i64::try_from(l.queued).unwrap_or(i64::MAX));
+    r.register("forebay_requests_queued", "Requests queued", queued);
+    let live: Gauge = Gauge::default();
+    live.set(i64::try_from(l.live).unwrap_or(i64::MAX));
+    r.register("forebay_requests_live", "Requests queued or running", live);
+    let (requests, pending): (Family<Labels, Gauge>, Family<Labels, Gauge>) = Default::default();
+    for e in &view.endpoints {
+        let labels = vec![("endpoint", e.name.clone())];
+        requests.get_or_create(&labels).set(i64::from(e.load.requests));
+        pending.get_or_create(&labels).set(i64::from(e.load.pending));
+    }
+    let available: Family<Labels, Gauge> = Family::default();
+    for e in &view.endpoints {
+        available.get_or_create(&vec![("endpoint", e.name.clone())]).set(i64::from(e.available));
+    }
+    r.register("forebay_endpoint_available", "0 from a refused or reset connection to a probe", available);
+    r.register("forebay_endpoint_inflight_requests", "Requests at an endpoint by this router", requests);
+    r.register("forebay_endpoint_pending_requests", "Of these, without a first token", pending);
+    let models: Gauge = Gauge::default();
+    models.set(view.models.and_then(|n| i64::try_from(n).ok()).unwrap_or(-1));
+    r.register("forebay_models", "Models that the endpoints list; -1 while some list is not known", models);
+    r.register("forebay_ejections", "Endpoints taken out after a refusal or reset", counter(view.ejections));
+    r.register("forebay_cycles", "Dispatch cycles executed", counter(view.cycles));
+}
