@@ -1,8 +1,13 @@
-//! KV blocks: reference counts, a free list in least-recently-used order, and the prefix cache.
+//! KV blocks: counts, a free list in least-recently-used order, and the prefix cache.
 //!
-//! As in vLLM, a free block keeps its hash and can be hit until it is handed out again; handing it out
+//! As in vLLM, a free block keeps its content and can be hit until it is handed out again; handing it out
 //! evicts it. Several blocks may hold the same content (two requests that computed it at the same
 //! time); the one that was filled first answers look-ups.
+//!
+//! Only a block whose content others may ask for has an identity here. The rest are counts: a block that
+//! is not full, or that holds what one request alone can ask for (its output), is as good as another.
+//! So an output of ten thousand tokens costs one entry of the free list when it ends, and handing out
+//! many blocks costs no more than the cached ones among them.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -30,52 +35,72 @@ impl Hasher for Spread {
 pub(crate) type FastMap<V> = HashMap<u64, V, BuildHasherDefault<Spread>>;
 
 const NONE: u32 = u32::MAX;
+/// The node that closes the free list.
+const END: u32 = 0;
 
+/// A block with an identity, or a run of free blocks without one.
 #[derive(Clone, Copy, Debug)]
-struct Block {
-    /// Content hash; meaningful only while `cached`.
+struct Node {
+    /// Content hash of a named block.
     hash: u64,
-    /// Requests that hold the block.
+    /// Requests that hold a named block.
     refs: u32,
+    /// Blocks in a run; 1 for a named block.
+    count: u32,
     /// Neighbours in the free list, `NONE` while held.
     prev: u32,
     next: u32,
-    /// Ring of the blocks with the same hash; itself if it is the only one.
+    /// Ring of the named blocks with the same hash; itself if it is the only one.
     twin_prev: u32,
     twin_next: u32,
-    cached: bool,
+    /// The owner of a run that one owner can take back.
+    owner: u32,
+    named: bool,
 }
+
+const EMPTY: Node = Node {
+    hash: 0,
+    refs: 0,
+    count: 0,
+    prev: END,
+    next: END,
+    twin_prev: NONE,
+    twin_next: NONE,
+    owner: NONE,
+    named: false,
+};
 
 /// The pool of blocks that requests can get (the null block is not among them).
 #[derive(Clone, Debug)]
 pub struct BlockPool {
-    /// The blocks, and a sentinel at the end that closes the free list.
-    blocks: Vec<Block>,
+    nodes: Vec<Node>,
+    vacant: Vec<u32>,
+    total: u32,
     free: u32,
     /// The first filled block of each hash.
     cache: FastMap<u32>,
+    /// By owner: the run that it can take back, or `NONE`.
+    kept: Vec<u32>,
 }
 
 impl BlockPool {
-    /// `n` blocks, all free and empty; the first to be handed out is block 0.
+    /// `n` blocks, all free and empty.
     pub fn new(n: u32) -> BlockPool {
-        let blocks = (0..=n)
-            .map(|i| Block {
-                hash: 0,
-                refs: 0,
-                prev: if i == 0 { n } else { i - 1 },
-                next: if i == n { 0 } else { i + 1 },
-                twin_prev: i,
-                twin_next: i,
-                cached: false,
-            })
-            .collect();
-        BlockPool { blocks, free: n, cache: FastMap::default() }
+        let mut pool = BlockPool {
+            nodes: vec![EMPTY],
+            vacant: Vec::new(),
+            total: n,
+            free: 0,
+            cache: FastMap::default(),
+            kept: Vec::new(),
+        };
+        pool.release(n);
+        pool
     }
 
     /// Blocks in the pool.
     pub fn total(&self) -> u32 {
-        self.blocks.len() as u32 - 1
+        self.total
     }
 
     /// Blocks that no request holds, cached or not.
@@ -83,17 +108,23 @@ impl BlockPool {
         self.free
     }
 
-    /// Whether no request holds `block`.
+    /// Whether no request holds the named block.
     pub fn is_free(&self, block: u32) -> bool {
-        self.blocks[block as usize].refs == 0
+        self.nodes[block as usize].refs == 0
     }
 
-    /// How many requests hold `block`.
+    /// Whether somebody holds the named block or one with the same content.
+    pub(crate) fn can_be_held(&self, block: u32) -> bool {
+        let node = &self.nodes[block as usize];
+        node.refs > 0 || node.twin_next != block
+    }
+
+    /// How many requests hold the named block.
     pub fn refs(&self, block: u32) -> u32 {
-        self.blocks[block as usize].refs
+        self.nodes[block as usize].refs
     }
 
-    /// The block that holds this content, if any does.
+    /// The named block that holds this content, if any does.
     pub fn lookup(&self, hash: u64) -> Option<u32> {
         self.cache.get(&hash).copied()
     }
@@ -101,89 +132,171 @@ impl BlockPool {
     /// Holds a block that was found by [`BlockPool::lookup`] once more, taking it off the free list if
     /// it was idle.
     pub fn hold(&mut self, block: u32) {
-        if self.blocks[block as usize].refs == 0 {
+        if self.nodes[block as usize].refs == 0 {
             self.unlink(block);
+            self.free -= 1;
         }
-        self.blocks[block as usize].refs += 1;
+        self.nodes[block as usize].refs += 1;
     }
 
-    /// Hands out the least recently freed block and evicts what it cached; `None` if all are held.
-    pub fn take(&mut self) -> Option<u32> {
-        let sentinel = self.total();
-        let block = self.blocks[sentinel as usize].next;
-        if block == sentinel {
-            return None;
+    /// Hands out the `n` least recently freed blocks and evicts what they cached. Whether there were so
+    /// many; if not, nothing happened.
+    pub fn take(&mut self, n: u32) -> bool {
+        if n > self.free {
+            return false;
         }
-        self.unlink(block);
-        self.evict(block);
-        self.blocks[block as usize].refs = 1;
-        Some(block)
-    }
-
-    /// Gives one hold back; with the last one the block goes to the end of the free list, still cached.
-    pub fn release(&mut self, block: u32) {
-        let b = &mut self.blocks[block as usize];
-        debug_assert!(b.refs > 0, "block {block} is not held");
-        b.refs -= 1;
-        if b.refs == 0 {
-            let sentinel = self.total();
-            let last = self.blocks[sentinel as usize].prev;
-            self.blocks[block as usize].prev = last;
-            self.blocks[block as usize].next = sentinel;
-            self.blocks[last as usize].next = block;
-            self.blocks[sentinel as usize].prev = block;
-            self.free += 1;
-        }
-    }
-
-    /// Registers the content of a full block that is held and not yet cached.
-    pub fn fill(&mut self, block: u32, hash: u64) {
-        debug_assert!(!self.blocks[block as usize].cached, "block {block} is filled twice");
-        self.blocks[block as usize].hash = hash;
-        self.blocks[block as usize].cached = true;
-        match self.cache.get(&hash).copied() {
-            None => {
-                self.cache.insert(hash, block);
+        self.free -= n;
+        let mut left = n;
+        while left > 0 {
+            let first = self.nodes[END as usize].next;
+            let node = &mut self.nodes[first as usize];
+            if !node.named && node.count > left {
+                node.count -= left;
+                return true;
             }
-            Some(first) => {
-                // Behind the last of the ring, so that the ring stays in order of filling.
-                let last = self.blocks[first as usize].twin_prev;
-                self.blocks[block as usize].twin_prev = last;
-                self.blocks[block as usize].twin_next = first;
-                self.blocks[last as usize].twin_next = block;
-                self.blocks[first as usize].twin_prev = block;
-            }
+            left -= node.count;
+            self.unlink(first);
+            self.discard(first);
         }
+        true
     }
 
-    /// Takes a block out of the prefix cache, if it is in it.
-    fn evict(&mut self, block: u32) {
-        let b = self.blocks[block as usize];
-        if !b.cached {
+    /// Gives back `n` blocks without a name, to the end of the free list.
+    pub fn release(&mut self, n: u32) {
+        if n == 0 {
             return;
         }
-        if b.twin_next == block {
-            self.cache.remove(&b.hash);
+        let last = self.nodes[END as usize].prev;
+        let tail = &mut self.nodes[last as usize];
+        if last != END && !tail.named && tail.owner == NONE {
+            tail.count += n;
+            self.free += n;
         } else {
-            self.blocks[b.twin_prev as usize].twin_next = b.twin_next;
-            self.blocks[b.twin_next as usize].twin_prev = b.twin_prev;
-            if self.cache.get(&b.hash) == Some(&block) {
-                self.cache.insert(b.hash, b.twin_next);
-            }
+            let run = self.node(Node { count: n, ..EMPTY });
+            self.append(run);
         }
-        let b = &mut self.blocks[block as usize];
-        b.cached = false;
-        b.twin_prev = block;
-        b.twin_next = block;
     }
 
-    fn unlink(&mut self, block: u32) {
-        let Block { prev, next, .. } = self.blocks[block as usize];
-        self.blocks[prev as usize].next = next;
-        self.blocks[next as usize].prev = prev;
-        self.blocks[block as usize].prev = NONE;
-        self.blocks[block as usize].next = NONE;
-        self.free -= 1;
+    /// Gives one hold on a named block back; with the last one it goes to the end of the free list, still
+    /// cached.
+    pub fn release_named(&mut self, block: u32) {
+        let node = &mut self.nodes[block as usize];
+        debug_assert!(node.refs > 0, "block {block} is not held");
+        node.refs -= 1;
+        if node.refs == 0 {
+            self.append(block);
+        }
+    }
+
+    /// Gives back `n` full blocks that `owner` alone can ask for again, deepest first, until
+    /// [`BlockPool::forget`]. An owner has one such run at most.
+    pub fn keep(&mut self, owner: u32, n: u32) {
+        if n == 0 {
+            return;
+        }
+        let run = self.node(Node { count: n, owner, ..EMPTY });
+        if self.kept.len() <= owner as usize {
+            self.kept.resize(owner as usize + 1, NONE);
+        }
+        debug_assert_eq!(self.kept[owner as usize], NONE, "owner {owner} keeps two runs");
+        self.kept[owner as usize] = run;
+        self.append(run);
+    }
+
+    /// How many blocks of the owner's run are left, from the front of its content.
+    pub fn kept(&self, owner: u32) -> u32 {
+        match self.kept.get(owner as usize) {
+            Some(&run) if run != NONE => self.nodes[run as usize].count,
+            _ => 0,
+        }
+    }
+
+    /// Takes the first `n` blocks of the owner's run back and forgets the rest.
+    pub fn take_kept(&mut self, owner: u32, n: u32) {
+        debug_assert!(n <= self.kept(owner), "owner {owner} keeps fewer than {n}");
+        if n > 0 {
+            let run = self.kept[owner as usize];
+            self.nodes[run as usize].count -= n;
+            self.free -= n;
+            if self.nodes[run as usize].count == 0 {
+                self.unlink(run);
+                self.discard(run);
+            }
+        }
+        self.forget(owner);
+    }
+
+    /// Nobody will ask for the owner's run again.
+    pub fn forget(&mut self, owner: u32) {
+        if let Some(run) = self.kept.get_mut(owner as usize)
+            && *run != NONE
+        {
+            self.nodes[*run as usize].owner = NONE;
+            *run = NONE;
+        }
+    }
+
+    /// Gives one held block without a name its content. The block's name.
+    pub fn fill(&mut self, hash: u64) -> u32 {
+        let block = self.node(Node { hash, refs: 1, count: 1, prev: NONE, next: NONE, named: true, ..EMPTY });
+        let first = *self.cache.entry(hash).or_insert(block);
+        if first == block {
+            self.nodes[block as usize].twin_prev = block;
+            self.nodes[block as usize].twin_next = block;
+        } else {
+            // Behind the last of the ring, so that the ring stays in order of filling.
+            let last = self.nodes[first as usize].twin_prev;
+            self.nodes[block as usize].twin_prev = last;
+            self.nodes[block as usize].twin_next = first;
+            self.nodes[last as usize].twin_next = block;
+            self.nodes[first as usize].twin_prev = block;
+        }
+        block
+    }
+
+    fn node(&mut self, node: Node) -> u32 {
+        if let Some(i) = self.vacant.pop() {
+            self.nodes[i as usize] = node;
+            i
+        } else {
+            self.nodes.push(node);
+            self.nodes.len() as u32 - 1
+        }
+    }
+
+    /// Ends a node that is off the free list: a named block leaves the prefix cache, a kept run its owner.
+    fn discard(&mut self, index: u32) {
+        let node = self.nodes[index as usize];
+        if node.named {
+            if node.twin_next == index {
+                self.cache.remove(&node.hash);
+            } else {
+                self.nodes[node.twin_prev as usize].twin_next = node.twin_next;
+                self.nodes[node.twin_next as usize].twin_prev = node.twin_prev;
+                if self.cache.get(&node.hash) == Some(&index) {
+                    self.cache.insert(node.hash, node.twin_next);
+                }
+            }
+        } else if node.owner != NONE {
+            self.kept[node.owner as usize] = NONE;
+        }
+        self.vacant.push(index);
+    }
+
+    /// To the end of the free list.
+    fn append(&mut self, index: u32) {
+        let last = self.nodes[END as usize].prev;
+        self.nodes[index as usize].prev = last;
+        self.nodes[index as usize].next = END;
+        self.nodes[last as usize].next = index;
+        self.nodes[END as usize].prev = index;
+        self.free += self.nodes[index as usize].count;
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let Node { prev, next, .. } = self.nodes[index as usize];
+        self.nodes[prev as usize].next = next;
+        self.nodes[next as usize].prev = prev;
     }
 }
 
@@ -194,101 +307,162 @@ mod tests {
     use std::collections::{BTreeMap, VecDeque};
 
     #[test]
-    fn the_least_recently_freed_block_goes_first() {
-        let mut pool = BlockPool::new(3);
-        let taken: Vec<u32> = (0..3).map(|_| pool.take().unwrap()).collect();
-        assert_eq!(taken, [0, 1, 2]);
-        assert_eq!(pool.take(), None);
-        for b in [1, 2, 0] {
-            pool.release(b);
-        }
-        assert_eq!(pool.take(), Some(1));
-    }
-
-    #[test]
     fn idle_blocks_are_hit_until_they_are_handed_out() {
         let mut pool = BlockPool::new(2);
-        let a = pool.take().unwrap();
-        pool.fill(a, 77);
-        pool.release(a);
+        assert!(pool.take(1));
+        let a = pool.fill(77);
+        pool.release_named(a);
         assert_eq!((pool.lookup(77), pool.free()), (Some(a), 2));
         pool.hold(a);
         assert_eq!((pool.refs(a), pool.free()), (1, 1));
-        pool.release(a);
-        pool.take();
-        pool.take();
+        pool.release_named(a);
+        assert!(pool.take(1), "the empty block was freed before");
+        assert_eq!(pool.lookup(77), Some(a));
+        assert!(pool.take(1));
         assert_eq!(pool.lookup(77), None);
+        assert!(!pool.take(1));
     }
 
     #[test]
     fn twins_take_over_in_the_order_of_filling() {
         let mut pool = BlockPool::new(3);
-        for _ in 0..3 {
-            let b = pool.take().unwrap();
-            pool.fill(b, 5);
-        }
-        assert_eq!(pool.lookup(5), Some(0));
-        pool.release(0);
-        pool.take();
-        assert_eq!(pool.lookup(5), Some(1));
-        pool.release(2);
-        pool.take();
-        pool.release(1);
-        pool.take();
+        assert!(pool.take(3));
+        let twins = [5; 3].map(|hash| pool.fill(hash));
+        assert_eq!(pool.lookup(5), Some(twins[0]));
+        pool.release_named(twins[0]);
+        assert!(pool.take(1));
+        assert_eq!(pool.lookup(5), Some(twins[1]));
+        pool.release_named(twins[2]);
+        assert!(pool.take(1));
+        pool.release_named(twins[1]);
+        assert!(pool.take(1));
         assert_eq!(pool.lookup(5), None);
     }
 
-    /// A random walk against a direct model with a deque, a map of lists and counts.
     #[test]
-    fn agrees_with_a_direct_model() {
+    fn an_owner_finds_the_front_of_its_run() {
+        let mut pool = BlockPool::new(10);
+        assert!(pool.take(8));
+        pool.keep(3, 6);
+        pool.release(2);
+        assert_eq!((pool.kept(3), pool.kept(4), pool.free()), (6, 0, 10));
+        // Two empty ones, then the two deepest of the run.
+        assert!(pool.take(4));
+        assert_eq!(pool.kept(3), 4);
+        pool.take_kept(3, 3);
+        assert_eq!((pool.kept(3), pool.free()), (0, 3));
+        pool.keep(3, 1);
+        assert!(pool.take(4));
+        assert_eq!((pool.kept(3), pool.free()), (0, 0));
+    }
+
+    /// A free block of the direct model.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Free {
+        Blank,
+        Named(u32),
+        Kept(u32, u32),
+    }
+
+    /// The pool as a deque of single blocks, a map of lists and counts.
+    struct Model {
+        free: VecDeque<Free>,
+        blank: u32,
+        named: BTreeMap<u32, (u64, u32)>,
+        cache: BTreeMap<u64, Vec<u32>>,
+    }
+
+    impl Model {
+        fn take(&mut self, n: u32) -> bool {
+            if n as usize > self.free.len() {
+                return false;
+            }
+            self.blank += n;
+            for f in self.free.drain(..n as usize) {
+                if let Free::Named(b) = f {
+                    let (hash, _) = self.named.remove(&b).unwrap();
+                    self.cache.get_mut(&hash).unwrap().retain(|&x| x != b);
+                }
+            }
+            true
+        }
+
+        fn release_named(&mut self, block: u32) {
+            let refs = &mut self.named.get_mut(&block).unwrap().1;
+            *refs -= 1;
+            if *refs == 0 {
+                self.free.push_back(Free::Named(block));
+            }
+        }
+
+        fn kept(&self, owner: u32) -> u32 {
+            self.free.iter().filter(|f| matches!(f, Free::Kept(o, _) if *o == owner)).count() as u32
+        }
+
+        fn take_kept(&mut self, owner: u32, n: u32) {
+            self.blank += n;
+            self.free.retain(|f| !matches!(f, Free::Kept(o, depth) if *o == owner && *depth < n));
+            for f in &mut self.free {
+                if matches!(f, Free::Kept(o, _) if *o == owner) {
+                    *f = Free::Blank;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_random_walk_agrees_with_a_direct_model() {
         let draws = Draws::new(9);
         let p = Purpose::named("blocks");
-        let n = 12u32;
+        let n = 24u32;
         let mut pool = BlockPool::new(n);
-        let mut free: VecDeque<u32> = (0..n).collect();
-        let mut refs = vec![0u32; n as usize];
-        let mut hashes: Vec<Option<u64>> = vec![None; n as usize];
-        let mut cache: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
+        let free = (0..n).map(|_| Free::Blank).collect();
+        let mut model = Model { free, blank: 0, named: BTreeMap::new(), cache: BTreeMap::new() };
         for i in 0..50_000u64 {
-            let b = draws.below(p, i, 1, u64::from(n)) as u32;
             let hash = draws.below(p, i, 2, 6);
-            match draws.below(p, i, 0, 4) {
-                0 => {
-                    let want = free.pop_front();
-                    if let Some(b) = want {
-                        if let Some(h) = hashes[b as usize].take() {
-                            cache.get_mut(&h).unwrap().retain(|&x| x != b);
-                        }
-                        refs[b as usize] = 1;
-                    }
-                    assert_eq!(pool.take(), want);
+            let some = draws.below(p, i, 1, 5) as u32;
+            let owner = draws.below(p, i, 3, 3) as u32;
+            let held: Vec<u32> = model.named.iter().filter(|(_, v)| v.1 > 0).map(|(&b, _)| b).collect();
+            match draws.below(p, i, 0, 7) {
+                0 => assert_eq!(pool.take(some), model.take(some)),
+                1 if model.blank >= some => {
+                    model.blank -= some;
+                    model.free.extend((0..some).map(|_| Free::Blank));
+                    pool.release(some);
                 }
-                1 if refs[b as usize] > 0 => {
-                    refs[b as usize] -= 1;
-                    if refs[b as usize] == 0 {
-                        free.push_back(b);
-                    }
-                    pool.release(b);
+                2 if !held.is_empty() => {
+                    let b = held[some as usize % held.len()];
+                    model.release_named(b);
+                    pool.release_named(b);
                 }
-                2 if refs[b as usize] > 0 && hashes[b as usize].is_none() => {
-                    hashes[b as usize] = Some(hash);
-                    cache.entry(hash).or_default().push(b);
-                    pool.fill(b, hash);
+                3 if model.blank > 0 => {
+                    model.blank -= 1;
+                    let b = pool.fill(hash);
+                    assert!(model.named.insert(b, (hash, 1)).is_none());
+                    model.cache.entry(hash).or_default().push(b);
                 }
-                3 => {
+                4 => {
                     if let Some(b) = pool.lookup(hash) {
-                        if refs[b as usize] == 0 {
-                            free.retain(|&x| x != b);
-                        }
-                        refs[b as usize] += 1;
+                        model.named.get_mut(&b).unwrap().1 += 1;
+                        model.free.retain(|f| *f != Free::Named(b));
                         pool.hold(b);
                     }
                 }
+                5 if model.blank >= some && model.kept(owner) == 0 => {
+                    model.blank -= some;
+                    model.free.extend((0..some).rev().map(|depth| Free::Kept(owner, depth)));
+                    pool.keep(owner, some);
+                }
+                6 if some <= model.kept(owner) => {
+                    model.take_kept(owner, some);
+                    pool.take_kept(owner, some);
+                }
                 _ => {}
             }
-            assert_eq!(pool.lookup(hash), cache.get(&hash).and_then(|v| v.first().copied()));
-            assert_eq!(pool.free() as usize, free.len());
-            assert_eq!(pool.refs(b), refs[b as usize]);
+            assert_eq!(pool.kept(owner), model.kept(owner));
+            assert_eq!(pool.lookup(hash), model.cache.get(&hash).and_then(|v| v.first().copied()));
+            assert_eq!(pool.free() as usize, model.free.len());
+            assert!(model.named.iter().all(|(&b, v)| pool.refs(b) == v.1));
         }
     }
 }

@@ -1,6 +1,8 @@
 //! The server: arrivals, step boundaries, and what is published.
 
 use crate::blocks::{BlockPool, FastMap};
+use crate::gaps::Gaps;
+use crate::group::Group;
 use crate::latency::{Composition, StepCost};
 use crate::seq::{Place, Seq, Waiting};
 use crate::spec::Resolved;
@@ -20,7 +22,7 @@ pub struct Job {
     pub output_tokens: u32,
     /// Content hashes of the full KV blocks from the front, each covering all tokens up to its end
     /// (chained). Hashes past the prompt name the blocks that the output will fill. Blocks without one
-    /// are named after the request, so that only the request itself can hit them.
+    /// can be hit by the request itself only, after a preemption.
     pub prefix: Arc<[u64]>,
     /// Lower runs first under [`crate::Scheduling::Priority`]; ignored otherwise.
     pub priority: i64,
@@ -150,11 +152,26 @@ pub struct Published {
     pub steps: u64,
 }
 
+/// How far one look at the engine goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StepMode {
+    /// Step by step: every token and every step end is an event.
+    #[default]
+    Exact,
+    /// Steady decoding in bulk: sequences that decode are advanced together, and as long as nothing can
+    /// change in a batch many steps are taken at once. First tokens, ends, admissions and preemptions
+    /// come at the same times as in `Exact`, and the published counters are the same at every instant;
+    /// there are no events for later tokens and for step ends.
+    Macro,
+}
+
 /// One sequence's part of a step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub(crate) slot: u32,
     pub(crate) generation: u32,
+    /// Rank of the sequence's admission.
+    pub(crate) order: u64,
     pub(crate) tokens: u32,
     /// Tokens before these.
     pub(crate) context: u32,
@@ -166,7 +183,13 @@ pub(crate) struct Entry {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Batch {
     pub(crate) active: bool,
+    /// Which of all plans made it.
+    pub(crate) index: u64,
     pub(crate) entries: Vec<Entry>,
+    /// Sequences of the group in it, one decoded token each.
+    pub(crate) group: u32,
+    /// The state of the group that it was priced with.
+    pub(crate) epoch: u64,
     pub(crate) tokens: u32,
     pub(crate) duration_ps: u128,
 }
@@ -181,37 +204,60 @@ pub(crate) struct Batch {
 #[derive(Clone, Debug)]
 pub struct Engine {
     pub(crate) config: Arc<Resolved>,
+    pub(crate) mode: StepMode,
+    /// Whether tokens after the first and step ends are events.
+    every_token: bool,
     pub(crate) seqs: Vec<Seq>,
     vacant: Vec<u32>,
     by_id: FastMap<u32>,
     /// Arrivals that the scheduler has not seen, in order.
-    incoming: VecDeque<u32>,
+    pub(crate) incoming: VecDeque<u32>,
     pub(crate) waiting: Waiting,
-    /// Slots in the order of admission.
+    /// Slots in the order of admission, without those of the group.
     pub(crate) running: Vec<u32>,
+    /// Sequences in steady decoding; empty in exact mode.
+    pub(crate) group: Group,
     pub(crate) blocks: BlockPool,
-    current: Batch,
-    next: Batch,
+    pub(crate) current: Batch,
+    pub(crate) next: Batch,
     /// The end of the current step, or of the last one if none runs, in picoseconds.
-    end_ps: u128,
+    pub(crate) end_ps: u128,
+    /// The end of the last step that ended.
+    pub(crate) last_end_ps: u128,
     arrivals: u64,
+    pub(crate) admissions: u64,
+    /// Steps put together, and steps ended: never more than two apart.
+    pub(crate) plans: u64,
+    pub(crate) ended: u64,
+    /// How many step ends from here on only count up, whenever they come, unless an arrival is seen.
+    pub(crate) quiet: u64,
     pub(crate) counters: Published,
-    published: Published,
+    pub(crate) published: Published,
+    pub(crate) gaps: Option<Box<Gaps>>,
     /// The last composition and its cost: in steady decoding it is the same for many steps.
     pub(crate) priced: (Composition, StepCost),
-    /// Blocks hit by the request under consideration.
+    /// Named blocks hit by the request under consideration, and blocks of its own behind them.
     pub(crate) hits: Vec<u32>,
+    pub(crate) kept_hits: u32,
 }
 
 /// The first nanosecond at or after a picosecond.
-fn nanos(ps: u128) -> Nanos {
+pub(crate) fn nanos(ps: u128) -> Nanos {
     Nanos(u64::try_from(ps.div_ceil(1000)).unwrap_or(u64::MAX))
 }
 
 impl Engine {
-    /// An idle server with an empty cache.
+    /// An idle server with an empty cache, in exact mode.
     pub fn new(config: &Resolved, now: Nanos) -> Engine {
+        Engine::with_mode(config, now, StepMode::Exact)
+    }
+
+    /// An idle server with an empty cache.
+    pub fn with_mode(config: &Resolved, now: Nanos, mode: StepMode) -> Engine {
         Engine {
+            mode,
+            every_token: mode == StepMode::Exact,
+            group: Group::new(config.spec.block_size),
             seqs: Vec::new(),
             vacant: Vec::new(),
             by_id: FastMap::default(),
@@ -222,11 +268,18 @@ impl Engine {
             current: Batch::default(),
             next: Batch::default(),
             end_ps: u128::from(now.0) * 1000,
+            last_end_ps: 0,
             arrivals: 0,
+            admissions: 0,
+            plans: 0,
+            ended: 0,
+            quiet: 0,
+            gaps: None,
             counters: Published::default(),
             published: Published::default(),
             priced: Default::default(),
             hits: Vec::new(),
+            kept_hits: 0,
             config: Arc::new(config.clone()),
         }
     }
@@ -236,9 +289,25 @@ impl Engine {
         &self.config
     }
 
-    /// The counters as of the end of the last step.
+    /// The counters as of the end of the last step that [`Engine::advance`] has gone through.
     pub fn published(&self) -> Published {
         self.published
+    }
+
+    /// Leaves tokens after the first and step ends out of the events, as macro mode does.
+    pub fn milestones_only(&mut self) {
+        self.every_token = false;
+    }
+
+    /// Counts the time between the tokens of each request from now on; see [`Engine::gaps`].
+    pub fn record_gaps(&mut self) {
+        self.gaps.get_or_insert_default();
+    }
+
+    /// The times between successive tokens of each request, if [`Engine::record_gaps`] was called. The same
+    /// in both modes.
+    pub fn gaps(&self) -> Option<&Gaps> {
+        self.gaps.as_deref()
     }
 
     /// The KV blocks.
@@ -251,8 +320,10 @@ impl Engine {
         self.by_id.len()
     }
 
-    /// Takes a request in. Nothing happens to it before the next [`Engine::advance`].
+    /// Takes a request in. Nothing happens to it before the next [`Engine::advance`]. A step that ends
+    /// at this very instant does not see it if `advance` was called for the instant before.
     pub fn arrive(&mut self, now: Nanos, job: Job) -> Result<(), ArriveError> {
+        self.pass_quiet(now);
         let max = self.config.max_model_len;
         if job.prompt_tokens == 0 {
             return Err(ArriveError::EmptyPrompt);
@@ -282,7 +353,7 @@ impl Engine {
             prompt: job.prompt_tokens,
             target: job.output_tokens.min(room),
             cut: job.output_tokens > room,
-            blocks: std::mem::take(&mut seq.blocks),
+            named: std::mem::take(&mut seq.named),
             prefix: job.prefix,
             ..Seq::empty()
         };
@@ -294,8 +365,13 @@ impl Engine {
 
     /// Cancels a request wherever it is; its slot and blocks are free at once, and its part of a step
     /// in flight comes to nothing. `None` if no such request is inside.
-    pub fn abort(&mut self, _now: Nanos, id: u64) -> Option<Aborted> {
+    pub fn abort(&mut self, now: Nanos, id: u64) -> Option<Aborted> {
         let slot = self.by_id.get(&id).copied()?;
+        self.pass_quiet(now);
+        self.quiet = 0;
+        if self.seqs[slot as usize].grouped {
+            self.ungroup(slot);
+        }
         match self.seqs[slot as usize].place {
             Place::Incoming => self.incoming.retain(|&s| s != slot),
             Place::Waiting => self.waiting.remove(slot),
@@ -308,17 +384,21 @@ impl Engine {
         Some(aborted)
     }
 
-    /// When [`Engine::advance`] has something to do; `None` if nothing is inside.
+    /// When [`Engine::advance`] has something to do; `None` if nothing is inside. In macro mode step ends
+    /// that only count up are passed over.
     pub fn next_event(&self) -> Option<Nanos> {
         if self.current.active {
-            return Some(nanos(self.end_ps));
+            return Some(nanos(self.next_boundary_ps()));
         }
         self.incoming.front().map(|&s| self.seqs[s as usize].arrived)
     }
 
     /// Runs the steps that end at or before `now` and appends what happened, in the order of time.
     pub fn advance(&mut self, now: Nanos, out: &mut Vec<EngineEvent>) {
-        while let Some(at) = self.next_event().filter(|&at| at <= now) {
+        while let Some(at) = self.boundary().filter(|&at| at <= now) {
+            if self.quiet > 0 && self.pass_quiet(now) {
+                continue;
+            }
             if self.current.active {
                 self.end_step(at, out);
                 std::mem::swap(&mut self.current, &mut self.next);
@@ -341,7 +421,16 @@ impl Engine {
                 self.plan(at, &mut batch, out);
                 self.next = batch;
             }
+            self.quiet = self.quiet_steps();
         }
+    }
+
+    /// The end of the current step, or the first arrival at an idle server.
+    fn boundary(&self) -> Option<Nanos> {
+        if self.current.active {
+            return Some(nanos(self.end_ps));
+        }
+        self.incoming.front().map(|&s| self.seqs[s as usize].arrived)
     }
 
     /// Hands the arrivals up to `at` to the scheduler.
@@ -362,52 +451,87 @@ impl Engine {
         let batch = std::mem::take(&mut self.current);
         let mut finished = false;
         for entry in &batch.entries {
-            let seq = &mut self.seqs[entry.slot as usize];
-            if seq.generation != entry.generation || !entry.samples {
-                continue;
-            }
-            seq.pending -= 1;
-            seq.out += 1;
-            let (id, index) = (seq.id, seq.out - 1);
-            if index == 0 {
-                self.counters.prompt_tokens += u64::from(seq.prompt);
-            }
-            self.counters.generation_tokens += 1;
-            out.push(EngineEvent::Token { id, index, at });
-            if seq.place == Place::Running {
-                // The content of what was computed before this token is known now.
-                let settled = seq.computed - seq.pending;
-                self.fill_blocks(entry.slot, settled);
-            }
-            let seq = &self.seqs[entry.slot as usize];
-            if seq.out == seq.target {
-                let reason = if seq.cut { FinishReason::ModelLength } else { FinishReason::Output };
-                if seq.place == Place::Waiting {
-                    // Preempted while its last token was in flight.
-                    self.waiting.remove(entry.slot);
-                }
-                self.vacate(entry.slot);
-                out.push(EngineEvent::Finished { id, at, reason });
-                finished = true;
-            }
+            finished |= self.end_entry(*entry, at, out);
         }
         if finished {
             let seqs = &self.seqs;
             self.running.retain(|&s| seqs[s as usize].place == Place::Running);
         }
+        if batch.group > 0 {
+            self.counters.generation_tokens += u64::from(batch.group);
+            if let Some(gaps) = &mut self.gaps {
+                gaps.add(batch.duration_ps, u64::from(batch.group));
+            }
+        }
+        self.ended += 1;
+        self.last_end_ps = self.end_ps;
         self.publish(at);
-        out.push(EngineEvent::StepEnd { at, tokens: batch.tokens, sequences: batch.entries.len() as u32 });
+        if self.every_token {
+            out.push(EngineEvent::StepEnd {
+                at,
+                tokens: batch.tokens,
+                sequences: batch.entries.len() as u32,
+            });
+        }
         self.current = batch;
         self.current.active = false;
     }
 
-    fn publish(&mut self, at: Nanos) {
+    /// One sequence's part of the step that ends; whether the request finished.
+    fn end_entry(&mut self, entry: Entry, at: Nanos, out: &mut Vec<EngineEvent>) -> bool {
+        let ended = self.ended;
+        let seq = &mut self.seqs[entry.slot as usize];
+        if seq.generation != entry.generation || !entry.samples {
+            return false;
+        }
+        let index = if seq.grouped {
+            // It joined while this step was in flight; the bases count the token already.
+            seq.base_out.wrapping_add_unsigned(ended) as u32
+        } else {
+            seq.pending -= 1;
+            seq.out += 1;
+            seq.out - 1
+        };
+        if index == 0 {
+            self.counters.prompt_tokens += u64::from(seq.prompt);
+        } else if let Some(gaps) = &mut self.gaps {
+            gaps.add(self.end_ps - seq.last_ps, 1);
+        }
+        seq.last_ps = self.end_ps;
+        self.counters.generation_tokens += 1;
+        if index == 0 || self.every_token {
+            out.push(EngineEvent::Token { id: seq.id, index, at });
+        }
+        if seq.grouped {
+            return false;
+        }
+        if seq.place == Place::Running {
+            // The content of what was computed before this token is known now.
+            let settled = seq.computed - seq.pending;
+            self.fill_blocks(entry.slot, settled);
+        }
+        let seq = &self.seqs[entry.slot as usize];
+        if seq.out < seq.target {
+            return false;
+        }
+        let reason = if seq.cut { FinishReason::ModelLength } else { FinishReason::Output };
+        let id = seq.id;
+        if seq.place == Place::Waiting {
+            // Preempted while its last token was in flight.
+            self.waiting.remove(entry.slot);
+        }
+        self.vacate(entry.slot);
+        out.push(EngineEvent::Finished { id, at, reason });
+        true
+    }
+
+    pub(crate) fn publish(&mut self, at: Nanos) {
         let total = self.blocks.total();
         let used = total - self.blocks.free();
         self.counters.at = at;
         self.counters.steps += 1;
         self.counters.waiting = self.waiting.len() as u32;
-        self.counters.running = self.running.len() as u32;
+        self.counters.running = (self.running.len() + self.group.len()) as u32;
         self.counters.used_blocks = used;
         self.counters.kv_usage = f64::from(used) / f64::from(total);
         self.published = self.counters;
@@ -415,7 +539,8 @@ impl Engine {
 
     /// Empties a slot whose request is in no queue any more (the running list is cleaned by the caller).
     fn vacate(&mut self, slot: u32) {
-        self.release_blocks(slot);
+        self.release_blocks(slot, false);
+        self.blocks.forget(slot);
         let seq = &mut self.seqs[slot as usize];
         seq.generation = seq.generation.wrapping_add(1);
         seq.place = Place::Empty;
@@ -424,11 +549,18 @@ impl Engine {
     }
 
     /// Frees a request's blocks, the deepest first, so that the front of a prefix stays cached longest.
-    pub(crate) fn release_blocks(&mut self, slot: u32) {
+    /// `keep` lets the request find those that nobody else can ask for again.
+    pub(crate) fn release_blocks(&mut self, slot: u32, keep: bool) {
         let seq = &mut self.seqs[slot as usize];
-        while let Some(block) = seq.blocks.pop() {
-            self.blocks.release(block);
+        let full = seq.settled / self.config.spec.block_size;
+        let whole = seq.prefix.len() as u32;
+        let kept = if keep && seq.named.len() as u32 == whole { full - full.min(whole) } else { 0 };
+        self.blocks.release(seq.own - kept);
+        self.blocks.keep(slot, kept);
+        while let Some(block) = seq.named.pop() {
+            self.blocks.release_named(block);
         }
-        seq.filled = 0;
+        seq.own = 0;
+        seq.settled = 0;
     }
 }

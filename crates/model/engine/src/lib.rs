@@ -22,6 +22,8 @@
 
 mod blocks;
 mod engine;
+mod gaps;
+mod group;
 mod hardware;
 mod latency;
 mod model;
@@ -33,7 +35,8 @@ mod spec;
 mod tests;
 
 pub use blocks::BlockPool;
-pub use engine::{Aborted, ArriveError, Engine, EngineEvent, FinishReason, Job, Published};
+pub use engine::{Aborted, ArriveError, Engine, EngineEvent, FinishReason, Job, Published, StepMode};
+pub use gaps::Gaps;
 pub use hardware::{Factors, HARDWARE, Hardware};
 pub use latency::{Composition, Latency, StepCost};
 pub use model::{MODELS, ModelConfig, Moe};

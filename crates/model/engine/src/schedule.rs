@@ -12,13 +12,17 @@ impl Engine {
     pub(crate) fn plan(&mut self, at: Nanos, batch: &mut Batch, out: &mut Vec<EngineEvent>) -> bool {
         batch.entries.clear();
         let mut budget = self.config.max_num_batched_tokens;
+        self.plan_group(batch);
+        budget -= batch.group;
         let preempted = self.plan_running(at, &mut budget, batch, out);
         if !preempted {
             self.plan_waiting(at, &mut budget, batch, out);
         }
-        batch.active = !batch.entries.is_empty();
+        batch.active = !batch.entries.is_empty() || batch.group > 0;
         if batch.active {
+            batch.index = self.plans;
             self.price(batch);
+            self.plans += 1;
         }
         preempted
     }
@@ -68,17 +72,16 @@ impl Engine {
 
     /// Then waiting requests, in order, until one does not fit.
     fn plan_waiting(&mut self, at: Nanos, budget: &mut u32, batch: &mut Batch, out: &mut Vec<EngineEvent>) {
-        while *budget > 0 && self.running.len() < self.config.max_num_seqs as usize {
+        while *budget > 0 && self.running.len() + self.group.len() < self.config.max_num_seqs as usize {
             let Some(slot) = self.waiting.peek() else { return };
             // At least the last prompt token is computed, which needs a block of its own.
             if self.blocks.free() == 0 {
                 return;
             }
             let idle_hits = self.find_prefix(slot);
-            let cached = self.hits.len() as u32 * self.config.spec.block_size;
-            let seq = &self.seqs[slot as usize];
-            let tokens = self.chunk(seq.known() - cached, *budget);
-            let blocks = (cached + tokens).div_ceil(self.config.spec.block_size) - self.hits.len() as u32;
+            let cached = self.hit_blocks() * self.config.spec.block_size;
+            let tokens = self.chunk(self.seqs[slot as usize].known() - cached, *budget);
+            let blocks = (cached + tokens).div_ceil(self.config.spec.block_size) - self.hit_blocks();
             if blocks + idle_hits > self.blocks.free() {
                 return;
             }
@@ -92,7 +95,7 @@ impl Engine {
     }
 
     /// Tokens of the next chunk.
-    fn chunk(&self, wanted: u32, budget: u32) -> u32 {
+    pub(crate) fn chunk(&self, wanted: u32, budget: u32) -> u32 {
         let limit = match self.config.spec.long_prefill_token_threshold {
             0 => u32::MAX,
             n => n,
@@ -100,33 +103,45 @@ impl Engine {
         wanted.min(limit).min(budget)
     }
 
-    /// Collects into `hits` the cached blocks that the request starts with. At least one token must be
-    /// computed, so a hit ends before the last known token. Returns how many of them nobody holds. The
-    /// work is that of the cached part of one prompt, each time the head of the queue is considered.
-    fn find_prefix(&mut self, slot: u32) -> u32 {
+    /// Blocks found by [`Engine::find_prefix`].
+    pub(crate) fn hit_blocks(&self) -> u32 {
+        self.hits.len() as u32 + self.kept_hits
+    }
+
+    /// Finds the cached blocks that the request starts with. At least one token must be computed, so a
+    /// hit ends before the last known token. Returns how many of them nobody holds. The work is that of
+    /// the cached part of one prompt, each time the head of the queue is considered.
+    pub(crate) fn find_prefix(&mut self, slot: u32) -> u32 {
         self.hits.clear();
+        self.kept_hits = 0;
         let mut idle = 0;
         if self.config.spec.prefix_caching {
             let seq = &self.seqs[slot as usize];
-            for i in 0..(seq.known() - 1) / self.config.spec.block_size {
-                let Some(block) = self.blocks.lookup(seq.hash(i)) else { break };
+            let most = (seq.known() - 1) / self.config.spec.block_size;
+            for &hash in seq.prefix.iter().take(most as usize) {
+                let Some(block) = self.blocks.lookup(hash) else { return idle };
                 idle += u32::from(self.blocks.is_free(block));
                 self.hits.push(block);
             }
+            self.kept_hits = self.blocks.kept(slot).min(most - self.hits.len() as u32);
         }
-        idle
+        idle + self.kept_hits
     }
 
-    /// Moves the head of the queue to the running list with the blocks in `hits`.
+    /// Moves the head of the queue to the running list with the blocks that were hit.
     fn admit(&mut self, slot: u32, cached: u32, at: Nanos, out: &mut Vec<EngineEvent>) {
         let seq = &mut self.seqs[slot as usize];
         for &block in &self.hits {
             self.blocks.hold(block);
-            seq.blocks.push(block);
+            seq.named.push(block);
         }
-        seq.filled = self.hits.len() as u32;
+        self.blocks.take_kept(slot, self.kept_hits);
+        seq.own = self.kept_hits;
+        seq.settled = cached;
         seq.computed = cached;
         seq.place = Place::Running;
+        seq.order = self.admissions;
+        self.admissions += 1;
         self.running.push(slot);
         if !seq.admitted {
             seq.admitted = true;
@@ -143,14 +158,11 @@ impl Engine {
     fn grow(&mut self, slot: u32, tokens: u32) -> bool {
         let seq = &mut self.seqs[slot as usize];
         let blocks = (seq.computed + tokens).div_ceil(self.config.spec.block_size);
-        let more = blocks.saturating_sub(seq.blocks.len() as u32);
-        if more > self.blocks.free() {
+        let more = blocks.saturating_sub(seq.held());
+        if !self.blocks.take(more) {
             return false;
         }
-        for _ in 0..more {
-            let block = self.blocks.take().expect("free blocks were counted");
-            seq.blocks.push(block);
-        }
+        seq.own += more;
         true
     }
 
@@ -163,20 +175,23 @@ impl Engine {
         let samples = tokens == seq.wanted();
         seq.computed += tokens;
         seq.pending += u32::from(samples);
-        let (generation, settled) = (seq.generation, seq.computed.min(seq.known()));
+        let (generation, order, settled) = (seq.generation, seq.order, seq.computed.min(seq.known()));
         self.fill_blocks(slot, settled);
-        batch.entries.push(Entry { slot, generation, tokens, context, samples });
+        batch.entries.push(Entry { slot, generation, order, tokens, context, samples });
     }
 
-    /// Registers the full blocks among a request's first `settled` tokens in the prefix cache.
+    /// Registers the full blocks among a request's first `settled` tokens in the prefix cache. Blocks past
+    /// the names that the caller gave stay counts: see [`crate::BlockPool::keep`].
     pub(crate) fn fill_blocks(&mut self, slot: u32, settled: u32) {
         if !self.config.spec.prefix_caching {
             return;
         }
         let seq = &mut self.seqs[slot as usize];
-        while seq.filled < settled / self.config.spec.block_size {
-            self.blocks.fill(seq.blocks[seq.filled as usize], seq.hash(seq.filled));
-            seq.filled += 1;
+        seq.settled = seq.settled.max(settled);
+        let full = (seq.settled / self.config.spec.block_size) as usize;
+        while seq.named.len() < full.min(seq.prefix.len()) {
+            seq.named.push(self.blocks.fill(seq.prefix[seq.named.len()]));
+            seq.own -= 1;
         }
     }
 
@@ -198,7 +213,7 @@ impl Engine {
     /// Takes a running request's blocks away; it waits again, with what it generated.
     fn preempt(&mut self, index: usize, at: Nanos, out: &mut Vec<EngineEvent>) {
         let slot = self.running.remove(index);
-        self.release_blocks(slot);
+        self.release_blocks(slot, self.config.spec.prefix_caching);
         let seq = &mut self.seqs[slot as usize];
         seq.computed = 0;
         seq.preemptions += 1;
@@ -209,8 +224,8 @@ impl Engine {
     }
 
     /// How long the step takes. A chunk of one token costs what a decode costs, whether it continues a
-    /// prompt or an output: both attend to what came before with one query. The cost is looked up once per composition; from one pure decode step
-    /// to the next only the context grows.
+    /// prompt or an output: both attend to what came before with one query. The cost is looked up once per
+    /// composition; from one pure decode step to the next only the context grows.
     fn price(&mut self, batch: &mut Batch) {
         let mut c = Composition::default();
         let mut context = 0u64;
@@ -225,6 +240,12 @@ impl Engine {
                 c.prefill_attention_ps += self.config.latency.prefill_attention_ps(e.tokens, e.context);
             }
         }
+        if batch.group > 0 {
+            c.decodes += batch.group;
+            c.sampled += batch.group;
+            context += self.group.context(self.plans);
+        }
+        batch.epoch = self.group.epoch;
         if self.priced.0 != c {
             self.priced = (c, self.config.latency.cost(&c));
         }

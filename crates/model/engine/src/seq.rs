@@ -39,14 +39,31 @@ pub(crate) struct Seq {
     pub(crate) pending: u32,
     /// Tokens whose KV is computed or being computed.
     pub(crate) computed: u32,
-    /// Full blocks registered in the prefix cache, from the front of `blocks`.
-    pub(crate) filled: u32,
-    pub(crate) blocks: Vec<u32>,
+    /// Tokens, among the computed ones, whose content was known when the scheduler last looked: their
+    /// full blocks can be hit.
+    pub(crate) settled: u32,
+    /// Blocks at the front whose content the caller named, once they are full.
+    pub(crate) named: Vec<u32>,
+    /// Blocks behind those.
+    pub(crate) own: u32,
     pub(crate) prefix: Arc<[u64]>,
     /// Prompt tokens found in the cache when it was first admitted.
     pub(crate) cached: u32,
     pub(crate) preemptions: u32,
     pub(crate) admitted: bool,
+    /// Rank of the last admission: the order of the running list.
+    pub(crate) order: u64,
+    /// The end of the step that made the last token.
+    pub(crate) last_ps: u128,
+    /// Whether the request is in the group: then `out`, `pending`, `computed`, `settled` and `own` are
+    /// behind, and follow from the two bases.
+    pub(crate) grouped: bool,
+    /// `computed` less the number of plans.
+    pub(crate) base: i64,
+    /// `out + pending` less the number of plans.
+    pub(crate) base_out: i64,
+    /// The first plan that counted the request as one of the group.
+    pub(crate) joined: u64,
 }
 
 impl Seq {
@@ -64,12 +81,19 @@ impl Seq {
             out: 0,
             pending: 0,
             computed: 0,
-            filled: 0,
-            blocks: Vec::new(),
+            settled: 0,
+            named: Vec::new(),
+            own: 0,
             prefix: Arc::new([]),
             cached: 0,
             preemptions: 0,
             admitted: false,
+            order: 0,
+            last_ps: 0,
+            grouped: false,
+            base: 0,
+            base_out: 0,
+            joined: 0,
         }
     }
 
@@ -84,14 +108,9 @@ impl Seq {
         if self.out + self.pending >= self.target { 0 } else { self.known() + self.pending - self.computed }
     }
 
-    /// The hash of block `index`: as the caller named it, or derived from the request itself.
-    pub(crate) fn hash(&self, index: u32) -> u64 {
-        // The multipliers are the odd constants of SplitMix64 and of Knuth's multiplicative hashing.
-        self.prefix.get(index as usize).copied().unwrap_or_else(|| {
-            let x = (self.number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(index);
-            let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            x ^ (x >> 27)
-        })
+    /// Blocks held.
+    pub(crate) fn held(&self) -> u32 {
+        self.named.len() as u32 + self.own
     }
 }
 

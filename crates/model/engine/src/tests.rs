@@ -1,6 +1,6 @@
 //! Tests of the engine as a whole: vLLM's behaviours one by one, then invariants under random load.
 
-use crate::{Engine, EngineEvent, EngineSpec, FinishReason, Job, Resolved, Scheduling};
+use crate::{Engine, EngineEvent, EngineSpec, FinishReason, Job, Resolved, Scheduling, StepMode};
 use forebay_base::{Nanos, Span};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -383,20 +383,21 @@ impl Ledger {
 
 /// Every block's count equals the requests that hold it, and the free ones are the rest.
 fn check_blocks(engine: &Engine) {
-    let mut refs = vec![0u32; engine.blocks.total() as usize];
+    let mut refs: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut own = 0;
     for seq in &engine.seqs {
-        for &b in &seq.blocks {
-            refs[b as usize] += 1;
+        own += seq.own;
+        for &b in &seq.named {
+            *refs.entry(b).or_default() += 1;
         }
     }
-    for (b, &n) in refs.iter().enumerate() {
-        assert_eq!(engine.blocks.refs(b as u32), n, "block {b}");
+    for (&b, &n) in &refs {
+        assert_eq!(engine.blocks.refs(b), n, "block {b}");
     }
-    assert_eq!(refs.iter().filter(|&&n| n == 0).count() as u32, engine.blocks.free());
+    assert_eq!(refs.len() as u32 + own + engine.blocks.free(), engine.blocks.total());
     let spec = &engine.config.spec;
     for seq in &engine.seqs {
-        let need = seq.computed.div_ceil(spec.block_size) as usize;
-        assert!(seq.blocks.len() >= need || seq.blocks.is_empty());
+        assert!(seq.held() == seq.computed.div_ceil(spec.block_size) || seq.held() == 0);
     }
     assert!(engine.running.len() <= engine.config.max_num_seqs as usize);
 }
@@ -456,6 +457,121 @@ fn drive(spec: &EngineSpec, inputs: &[Input]) -> (Vec<EngineEvent>, Ledger) {
         ledger.tokens.values().map(|&n| u64::from(n)).sum::<u64>()
     );
     (all, ledger)
+}
+
+/// What both modes have to agree on.
+fn milestones(events: &[EngineEvent]) -> Vec<EngineEvent> {
+    let keep = |e: &&EngineEvent| match e {
+        EngineEvent::Token { index, .. } => *index == 0,
+        EngineEvent::StepEnd { .. } => false,
+        _ => true,
+    };
+    events.iter().filter(keep).copied().collect()
+}
+
+/// Runs both modes side by side: the same milestones, the same answers to aborts, the same counters at
+/// many instants, whether the caller looks through the engine's own times or past them, the same gaps.
+fn side_by_side(spec: &EngineSpec, inputs: &[Input]) -> u64 {
+    let config = resolved(spec);
+    let mut exact = Engine::new(&config, Nanos::ZERO);
+    let mut bulk = Engine::with_mode(&config, Nanos::ZERO, StepMode::Macro);
+    exact.record_gaps();
+    bulk.record_gaps();
+    let (mut now, mut all, mut some) = (Nanos::ZERO, Vec::new(), Vec::new());
+    let mut wakes = 0;
+    let mut pass = |exact: &mut Engine, bulk: &mut Engine, now: Nanos| {
+        exact.advance(now, &mut all);
+        while let Some(at) = bulk.next_event().filter(|&at| at <= now) {
+            bulk.advance(at, &mut some);
+            wakes += 1;
+        }
+        assert_eq!(exact.published(), bulk.published_at(now));
+        assert_eq!(milestones(&all), some);
+        assert_eq!(exact.live(), bulk.live());
+        all.clear();
+        some.clear();
+    };
+    for (i, input) in inputs.iter().enumerate() {
+        match *input {
+            Input::Arrive { prompt, output, group, shared, priority } => {
+                // Every third request names the blocks that its output fills.
+                let names = prefix(group, i as u64, shared, (prompt + output * u32::from(i % 3 == 0)) / 16);
+                let job = Job {
+                    id: i as u64,
+                    prompt_tokens: prompt,
+                    output_tokens: output,
+                    prefix: names,
+                    priority,
+                };
+                assert_eq!(exact.arrive(now, job.clone()), bulk.arrive(now, job));
+            }
+            Input::Abort { nth } => {
+                let id = nth as u64;
+                assert_eq!(exact.abort(now, id), bulk.abort(now, id));
+            }
+            Input::Pass { micros } => {
+                for part in 1..=7 {
+                    pass(&mut exact, &mut bulk, now + Span::micros(micros * part / 7));
+                    if part == 3 {
+                        // A late caller changes nothing either.
+                        bulk.advance(now + Span::micros(micros * part / 7), &mut Vec::new());
+                    }
+                }
+                now += Span::micros(micros);
+            }
+        }
+    }
+    let mut end = now;
+    while exact.live() > 0 {
+        end += Span::millis(50);
+        pass(&mut exact, &mut bulk, end);
+    }
+    assert_eq!(exact.gaps(), bulk.gaps());
+    assert_eq!(exact.blocks.free(), bulk.blocks.free());
+    wakes
+}
+
+/// Longer outputs than [`inputs`], so that batches are steady for many steps.
+fn long_inputs() -> impl Strategy<Value = Vec<Input>> {
+    let one = prop_oneof![
+        4 => (1u32..140, 1u32..900, 0u64..3, 0u32..8, -2i64..3).prop_map(
+            |(prompt, output, group, shared, priority)| Input::Arrive { prompt, output, group, shared, priority }
+        ),
+        1 => (0usize..50).prop_map(|nth| Input::Abort { nth }),
+        3 => (0u64..400_000).prop_map(|micros| Input::Pass { micros }),
+    ];
+    prop::collection::vec(one, 1..60)
+}
+
+#[test]
+fn a_lone_request_decodes_in_few_looks() {
+    let inputs = [
+        Input::Arrive { prompt: 100, output: 1500, group: 0, shared: 0, priority: 0 },
+        Input::Pass { micros: 100_000_000 },
+    ];
+    let mut spec = tiny(400);
+    spec.prefix_caching = false;
+    assert!(side_by_side(&spec, &inputs) < 10);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn macro_is_exact(spec in specs(), inputs in inputs()) {
+        side_by_side(&spec, &inputs);
+    }
+
+    #[test]
+    fn macro_is_exact_over_long_outputs(
+        spec in specs(), blocks in 80u32..400, seqs in 1u32..40, inputs in long_inputs()
+    ) {
+        let mut spec = spec;
+        spec.num_gpu_blocks_override = Some(blocks + 1);
+        spec.max_num_seqs = Some(seqs);
+        spec.max_num_batched_tokens = spec.max_num_batched_tokens.map(|n| n.max(seqs));
+        side_by_side(&spec, &inputs);
+    }
 }
 
 proptest! {
