@@ -102,22 +102,64 @@ impl Front {
 /// Raises the limit of open files as far as it goes, and says if it is not enough: a request takes two, the
 /// client's connection and the one to its endpoint. Gives the client connections that there is room for.
 pub(crate) fn room_for(connections: u64) -> u64 {
-    let needed = connections.saturating_mul(2).saturating_add(OTHER_FILES);
     let limits = getrlimit(Resource::Nofile);
     let (soft, hard) = (limits.current.unwrap_or(u64::MAX), limits.maximum.unwrap_or(u64::MAX));
     let raised = soft < hard
         && setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, maximum: limits.maximum }).is_ok();
     let files = if raised { hard } else { soft };
-    if files >= needed {
+    let room = connections_within(files).min(connections);
+    if room == connections {
         return connections;
     }
-    let room = (files.saturating_sub(OTHER_FILES) / 2).max(1);
     tracing::warn!(
         open_files = files,
-        needed,
+        needed = connections.saturating_mul(2).saturating_add(OTHER_FILES),
         connections = room,
         "the limit of open files is too low for {connections} client connections; more than {room} will wait. \
          Raise it (ulimit -n), or lower proxy.maxConnections"
     );
     room
+}
+
+/// Client connections for which so many open files are enough.
+fn connections_within(files: u64) -> u64 {
+    (files.saturating_sub(OTHER_FILES) / 2).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_takes_two_files_beside_the_others() {
+        assert_eq!(connections_within(0), 1);
+        assert_eq!(connections_within(OTHER_FILES + 2000), 1000);
+        assert_eq!(connections_within(OTHER_FILES + 2001), 1000);
+        // Whatever the limit here is, it is not more than asked for, and asking raises it for good.
+        let first = room_for(3);
+        assert!((1..=3).contains(&first));
+        let limits = getrlimit(Resource::Nofile);
+        assert_eq!(limits.current, limits.maximum);
+    }
+
+    #[test]
+    fn flags_come_before_the_configuration() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            front: Front,
+        }
+        use clap::Parser;
+        let over = |flags: &[&str], p| Line::parse_from([&["x"], flags].concat()).front.over(p);
+        let given = ProxyConfig { max_body: 7, check_models: false, ..ProxyConfig::default() };
+        assert_eq!(over(&[], given), given);
+        let flags = ["--max-body", "1Ki", "--idle-timeout", "3s", "--retry-on", "first-byte"];
+        let expected = ProxyConfig {
+            max_body: 1024,
+            idle_timeout: Span::secs(3),
+            retry_on: RetryOn::FirstByte,
+            ..given
+        };
+        assert_eq!(over(&flags, given), expected);
+    }
 }

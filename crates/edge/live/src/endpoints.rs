@@ -1,6 +1,7 @@
 //! The endpoints' addresses, beside what the kernel knows of them.
 
 use forebay_kernel::{EndpointId, EndpointSpec};
+use http::HeaderValue;
 use parking_lot::RwLock;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,6 +19,8 @@ pub struct Upstream {
     pub address: SocketAddr,
     /// The address as text, for headers, logs and the connection pool.
     pub authority: String,
+    /// The same as a header's value.
+    pub header: HeaderValue,
     /// Whether it took connections when last heard of.
     available: AtomicBool,
 }
@@ -35,7 +38,10 @@ impl Upstream {
     }
 
     pub(crate) fn new(id: EndpointId, spec: EndpointSpec, address: SocketAddr) -> Upstream {
-        Upstream { id, spec, address, authority: address.to_string(), available: AtomicBool::new(true) }
+        let authority = address.to_string();
+        // Digits, dots, colons and brackets.
+        let header = HeaderValue::try_from(&authority).expect("an address is a header value");
+        Upstream { id, spec, address, authority, header, available: AtomicBool::new(true) }
     }
 }
 

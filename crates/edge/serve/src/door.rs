@@ -91,6 +91,10 @@ pub(crate) struct Door {
     pub(crate) draining: AtomicBool,
 }
 
+// Made once: from a text each use would parse the name again.
+static SERVED: HeaderName = HeaderName::from_static(headers::DESTINATION_SERVED);
+static WAITED: HeaderName = HeaderName::from_static(headers::QUEUE_DURATION_MS);
+static REQUEST_ID: HeaderName = HeaderName::from_static(headers::REQUEST_ID);
 /// The band that a request ran in, on its answer.
 static PRIORITY: HeaderName = HeaderName::from_static("x-forebay-priority");
 /// The answers are synthetic.
@@ -112,13 +116,16 @@ impl Door {
     }
 
     async fn serve(self: Arc<Door>, request: Request<Incoming>) -> Response<Body> {
-        let mut record = Record::new(request.method().as_str(), request.uri().path());
-        let id = match request.headers().get(headers::REQUEST_ID).filter(|v| !v.is_empty()) {
+        // Most of a record is strings: without a log they would be made for nobody.
+        let mut record = Record::default();
+        let id = match request.headers().get(&REQUEST_ID).filter(|v| !v.is_empty()) {
             Some(id) => id.clone(),
-            // Made of hex digits and dashes.
-            None => HeaderValue::try_from(self.identities.request_id()).expect("an id is a header value"),
+            None => self.identities.request_id(),
         };
-        record.request_id = String::from_utf8_lossy(id.as_bytes()).into_owned();
+        if self.log.is_on() {
+            record = Record::new(request.method().as_str(), request.uri().path());
+            record.request_id = String::from_utf8_lossy(id.as_bytes()).into_owned();
+        }
         let mut flight = Flight::new(self.clone(), record);
         let mut response = match self.route(request, &id, &mut flight).await {
             Ok(Reply::Whole(response)) => {
@@ -139,7 +146,7 @@ impl Door {
             }
         };
         let headers = response.headers_mut();
-        headers.insert(headers::REQUEST_ID, id);
+        headers.insert(REQUEST_ID.clone(), id);
         if self.options.emulated {
             headers.insert(EMULATED.clone(), HeaderValue::from_static("true"));
         }
@@ -307,7 +314,9 @@ impl Door {
     ) -> Result<(Response<UpstreamBody>, Arc<Upstream>), Failing> {
         let mut may_retry = true;
         loop {
-            flight.record.endpoint.clone_from(&upstream.authority);
+            if self.log.is_on() {
+                flight.record.endpoint.clone_from(&upstream.authority);
+            }
             let error = match self.client.send(&upstream.authority, outgoing.request(body.clone())).await {
                 Ok(response) => return Ok((response, upstream)),
                 Err(error) => error,
@@ -406,7 +415,7 @@ impl Outgoing {
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = Uri::from(self.target.clone());
         *request.headers_mut() = headers::forward_request(&self.given);
-        request.headers_mut().insert(headers::REQUEST_ID, self.id.clone());
+        request.headers_mut().insert(REQUEST_ID.clone(), self.id.clone());
         request
     }
 }
@@ -440,22 +449,25 @@ impl From<Refusing> for Failing {
 
 fn note(flight: &mut Flight, who: &Identity, priority: i32, stream: bool) {
     let r = &mut flight.record;
+    r.stream = stream;
+    if !flight.door.log.is_on() {
+        return;
+    }
     r.model.clone_from(&who.model);
     r.target_model.clone_from(&who.target);
     r.objective.clone_from(&who.objective);
     r.fairness_id.clone_from(&who.flow);
     r.priority = Some(priority);
-    r.stream = stream;
 }
 
 /// Says on the answer what the router decided.
 fn decorate(out: &mut http::HeaderMap, upstream: &Upstream, flight: &Flight) {
-    if let Ok(v) = HeaderValue::try_from(&upstream.authority) {
-        out.insert(headers::DESTINATION_SERVED, v);
-    }
+    out.insert(SERVED.clone(), upstream.header.clone());
     if let Some(ticket) = &flight.ticket {
-        let ms = HeaderValue::from(ticket.waited().0 / 1_000_000);
-        out.insert(headers::QUEUE_DURATION_MS, ms);
+        let ms = ticket.waited().0 / 1_000_000;
+        // Most requests do not wait.
+        let ms = if ms == 0 { HeaderValue::from_static("0") } else { HeaderValue::from(ms) };
+        out.insert(WAITED.clone(), ms);
         out.insert(PRIORITY.clone(), HeaderValue::from(ticket.priority()));
     }
 }

@@ -5,7 +5,7 @@ use forebay_config::Manifests;
 use forebay_live::Router;
 use forebay_wire::headers;
 use forebay_wire::show::shown;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The flow of requests that name none.
@@ -46,10 +46,11 @@ impl Identities {
     }
 
     /// A request id for a request that brings none.
-    pub(crate) fn request_id(&self) -> String {
+    pub(crate) fn request_id(&self) -> HeaderValue {
         let n = self.numbers.fetch_add(1, Ordering::Relaxed);
         let half = |lane| u128::from(self.draws.bits(Purpose::named("request-id"), n, lane));
-        headers::request_id(half(0) << 64 | half(1))
+        let id = headers::request_id(half(0) << 64 | half(1));
+        HeaderValue::try_from(id).expect("hex digits and dashes are a header value")
     }
 
     /// One of several, at random.

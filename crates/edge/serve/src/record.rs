@@ -26,6 +26,11 @@ impl AccessLog {
         AccessLog { lines, sample, draws: Draws::new(seed), numbers, dropped }
     }
 
+    /// Whether anybody reads what is written.
+    pub(crate) fn is_on(&self) -> bool {
+        self.lines.is_some()
+    }
+
     fn is_left_out(&self, record: &Record) -> bool {
         if self.sample >= 1.0 || record.end != "finished" {
             return false;
@@ -100,13 +105,13 @@ pub(crate) struct Record {
     pub(crate) estimated: bool,
 }
 
-impl Record {
-    pub(crate) fn new(method: &str, path: &str) -> Record {
+impl Default for Record {
+    fn default() -> Record {
         Record {
-            time: SystemTime::now(),
+            time: SystemTime::UNIX_EPOCH,
             request_id: String::new(),
-            method: method.to_owned(),
-            path: path.to_owned(),
+            method: String::new(),
+            path: String::new(),
             model: String::new(),
             target_model: String::new(),
             objective: None,
@@ -128,6 +133,13 @@ impl Record {
             output_tokens: None,
             estimated: false,
         }
+    }
+}
+
+impl Record {
+    pub(crate) fn new(method: &str, path: &str) -> Record {
+        let time = SystemTime::now();
+        Record { time, method: method.to_owned(), path: path.to_owned(), ..Record::default() }
     }
 }
 

@@ -235,6 +235,7 @@ async fn shutting_down_finishes_what_runs_and_answers_what_waits() {
     let answer = waiting.rest().await;
     assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
     assert!(answer.contains("x-llm-d-request-dropped-reason: rejected-shutting-down"), "{answer}");
+    assert!(answer.contains("retry-after: "), "{answer}");
     // The stream that never ends is cut off, visibly: no final chunk.
     assert!(!streaming.rest().await.ends_with("0\r\n\r\n"));
     assert_eq!(p.exit_code().await, Some(0));
