@@ -49,8 +49,7 @@ impl Identities {
     pub(crate) fn request_id(&self) -> HeaderValue {
         let n = self.numbers.fetch_add(1, Ordering::Relaxed);
         let half = |lane| u128::from(self.draws.bits(Purpose::named("request-id"), n, lane));
-        let id = headers::request_id(half(0) << 64 | half(1));
-        HeaderValue::try_from(id).expect("hex digits and dashes are a header value")
+        id(half(0) << 64 | half(1))
     }
 
     /// One of several, at random.
@@ -60,7 +59,9 @@ impl Identities {
     }
 
     /// A rewrite rule for the body's model comes before the rewrite header, and that before the body.
-    pub(crate) fn read(&self, headers: &HeaderMap, body_model: &str, router: &Router) -> Identity {
+    pub(crate) fn read(&self, given: &HeaderMap, body_model: &str, router: &Router) -> Identity {
+        let none = HeaderMap::new();
+        let headers = if steers(given) { given } else { &none };
         let n = self.numbers.fetch_add(1, Ordering::Relaxed);
         let draw = self.draws.unit(Purpose::named("model-rewrite"), n, 0);
         let rule = self.manifests.rewrite(body_model, draw);
@@ -107,8 +108,54 @@ impl Identities {
     }
 }
 
+/// An id from 128 random bits, in the form of a version 4 UUID.
+fn id(random: u128) -> HeaderValue {
+    const HEX: [u8; 16] = *b"0123456789abcdef";
+    let mut bits = (random & !(0xf << 76) & !(0b11 << 62)) | (4 << 76) | (0b10 << 62);
+    let mut text = *b"xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
+    for place in text.iter_mut().rev().filter(|c| **c == b'x') {
+        *place = HEX[(bits & 0xf) as usize];
+        bits >>= 4;
+    }
+    HeaderValue::from_bytes(&text).expect("hex digits and dashes are a header value")
+}
+
+/// Whether any header could steer the router: most requests have none, and each look-up by name costs more
+/// than this.
+fn steers(headers: &HeaderMap) -> bool {
+    headers.keys().any(|name| {
+        let name = name.as_str();
+        ["x-llm-d-", "x-gateway-", "x-slo-"].iter().any(|p| name.starts_with(p))
+    })
+}
+
 /// A positive Go duration; anything else is as if it were not there.
 fn duration(text: &str) -> Option<Span> {
     let ns = u64::try_from(forebay_document::parse_duration(text).ok()?).ok()?;
     (ns > 0).then_some(Span(ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_those_of_the_wire() {
+        for random in [0, 1, u128::MAX, 0x0123_4567_89ab_cdef_fedc_ba98_7654_3210] {
+            assert_eq!(id(random).to_str().unwrap(), headers::request_id(random));
+        }
+    }
+
+    #[test]
+    fn every_header_that_is_read_steers() {
+        let names = [headers::FAIRNESS_ID, headers::OBJECTIVE, headers::MODEL_REWRITE];
+        let all = names.iter().flat_map(|n| [Some(n.current), n.alias]).flatten();
+        for name in all.chain(["x-llm-d-inference-ttl"]) {
+            let mut map = HeaderMap::new();
+            map.insert("accept", HeaderValue::from_static("x"));
+            assert!(!steers(&map));
+            map.insert(name, HeaderValue::from_static("x"));
+            assert!(steers(&map), "{name}");
+        }
+    }
 }
