@@ -12,7 +12,7 @@ Usage: cargo xtask <CHORE>
 
 Chores:
   tidy   check the rules of the workspace that the compiler and clippy do not know
-  docs   write docs/plugins.md and docs/config.schema.json anew
+  docs   write docs/plugins.md and the JSON Schemas in docs/ anew
   bless  docs, then run all tests and accept every snapshot as it comes out
 ";
 
@@ -50,9 +50,13 @@ fn docs() -> Result<(), String> {
         if !run.status.success() {
             return Err(format!("forebay {}: {}", args.join(" "), String::from_utf8_lossy(&run.stderr)));
         }
-        std::fs::write(root().join(file), run.stdout).map_err(|e| format!("{file}: {e}"))?;
+        write(file, &run.stdout)?;
     }
-    Ok(())
+    write("docs/workload.schema.json", forebay_workload::schema().as_bytes())
+}
+
+fn write(file: &str, text: &[u8]) -> Result<(), String> {
+    std::fs::write(root().join(file), text).map_err(|e| format!("{file}: {e}"))
 }
 
 fn bless() -> Result<(), String> {

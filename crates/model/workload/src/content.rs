@@ -121,8 +121,8 @@ impl Content {
                 group + u64::from(p.groups) * self.picks.below(PICK, key, u64::from(p.pool.max(1)))
             }
             Order::Cycle => key % all,
-            Order::ShuffledCycle => {
-                self.shuffle(key / all, all);
+            Order::ShuffledCycle | Order::Reshuffled => {
+                self.shuffle(if p.order == Order::Reshuffled { key / all } else { 0 }, all);
                 u64::from(self.order[(key % all) as usize])
             }
         };

@@ -21,6 +21,7 @@ mod process;
 mod rate;
 mod read;
 mod sample;
+mod schema;
 mod servegen;
 mod spec;
 mod trace;
@@ -31,6 +32,7 @@ pub use presets::PRESETS;
 pub use rate::Stage;
 pub use read::Files;
 pub use sample::{Gap, Popularity, Stream, normal_quantile};
+pub use schema::schema;
 pub use servegen::Client;
 pub use spec::{
     Assign, Class, Feed, Flows, Kind, Lora, Mode, Order, Phase, Process, Prompts, Retry, Sessions, Workload,

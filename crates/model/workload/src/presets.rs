@@ -9,7 +9,21 @@ macro_rules! presets {
 }
 
 /// Names and files of the workloads that ship.
-pub const PRESETS: &[(&str, &str)] = presets!["code", "chat_30", "chat_80", "reasoning", "code_gamma3"];
+pub const PRESETS: &[(&str, &str)] = presets![
+    "code",
+    "chat_30",
+    "chat_80",
+    "reasoning",
+    "code_gamma3",
+    "part1_balanced",
+    "part1_w2",
+    "part1_chatbot",
+    "part1_codecompletion",
+    "part1_blindspot",
+    "summarization",
+    "rag_long_context",
+    "agentic"
+];
 
 impl Workload {
     /// The workload that ships under this name.

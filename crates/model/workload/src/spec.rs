@@ -127,8 +127,10 @@ pub struct Flows {
 /// How prompts are taken from a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Each prompt once in an order that is shuffled anew for every round.
+    /// Shuffled once, then one after the other, round and round.
     ShuffledCycle,
+    /// Each prompt once a round, in an order that is shuffled anew for every round.
+    Reshuffled,
     /// One after the other.
     Cycle,
     /// Any prompt at any time.

@@ -32,7 +32,7 @@ const PROCESSES: [(&str, &[&str]); 8] = [
     ("poisson", &["rate"]),
     ("gamma", &["rate", "cv"]),
     ("weibull", &["rate", "cv", "shape"]),
-    ("on-off", &["rate", "on", "off"]),
+    ("on-off", &["rate", "busy", "idle"]),
     ("exact", &["rate", "cv"]),
     ("closed", &["users", "think", "ramp"]),
     ("servegen", &["trace", "dataset", "start", "scale"]),
@@ -56,7 +56,9 @@ impl Reader<'_> {
         let priority = self.whole(&f, "priority", 0, i64::from(i32::MIN), i64::from(i32::MAX));
         let arrivals = f.get("arrivals").map(|n| self.process(n, &f.child("arrivals")));
         let stages = self.stages_of(&f);
-        let own_lengths = matches!(arrivals, Some(Some(ref p)) if !matches!(p, Process::ServeGen { .. }));
+        // A client of ServeGen brings its lengths, and so does a trace.
+        let process = f.get("arrivals").and_then(|n| n.get("process")).and_then(Node::as_text);
+        let own_lengths = arrivals.is_some() && process != Some("servegen");
         let input = self.length_of(&f, "input", own_lengths);
         let output = self.length_of(&f, "output", own_lengths);
         let slo = f.get("slo").map_or(Some(Slo::default()), |n| self.slo(n, &f.child("slo")));
@@ -128,7 +130,7 @@ impl Reader<'_> {
                     let n = f.require(name, &mut r.found)?;
                     Some(r.span(n, &f.child(name), true)?.as_secs_f64())
                 };
-                let (on, off) = (time(self, "on"), time(self, "off"));
+                let (on, off) = (time(self, "busy"), time(self, "idle"));
                 Process::OnOff { rate: rate?, on: on?, off: off? }
             }
             "closed" => {
@@ -238,7 +240,7 @@ impl Reader<'_> {
 
     fn prompts(&mut self, node: &Node, path: &str) -> Option<Prompts> {
         const FIELDS: [&str; 6] = ["groups", "prefix", "pool", "order", "skew", "name"];
-        const ORDERS: [&str; 3] = ["shuffled-cycle", "cycle", "random"];
+        const ORDERS: [&str; 4] = ["shuffled-cycle", "reshuffled", "cycle", "random"];
         let f = Fields::open(node, path, &FIELDS, &mut self.found)?;
         let groups = self.whole(&f, "groups", 1, 1, 1_000_000)?;
         let pool = self.whole(&f, "pool", 0, 0, 1_000_000)?;
@@ -251,7 +253,7 @@ impl Reader<'_> {
             None => None,
         };
         let order = order.map_or(if pool > 0 { Order::ShuffledCycle } else { Order::Random }, |i| {
-            [Order::ShuffledCycle, Order::Cycle, Order::Random][i]
+            [Order::ShuffledCycle, Order::Reshuffled, Order::Cycle, Order::Random][i]
         });
         let skew = self.number(&f, "skew", 0.0, 0.0, 10.0)?;
         let name = f.get("name").and_then(|n| decode::text(n, &f.child("name"), &mut self.found));

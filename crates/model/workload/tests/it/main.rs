@@ -1,8 +1,12 @@
 //! Workloads from the outside: what comes, when, and that it depends on nothing it should not.
 
+mod errors;
 mod lengths;
 mod processes;
+mod prompts;
+mod schema;
 mod streams;
+mod traces;
 
 use forebay_workload::{Arrival, Workload};
 

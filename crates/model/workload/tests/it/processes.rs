@@ -50,11 +50,11 @@ fn poisson_counts_are_dispersed_as_poisson_counts() {
 
 #[test]
 fn on_off_arrivals_have_their_mean_rate_and_come_in_bursts() {
-    let t = times("20000s", "process: on-off, rate: 5, on: 2s, off: 6s", "", 4);
+    let t = times("20000s", "process: on-off, rate: 5, busy: 2s, idle: 6s", "", 4);
     assert!((t.len() as f64 / 100_000.0 - 1.0).abs() < 0.05, "{}", t.len());
-    // On a quarter of the time at 20 per second: the gaps of an interrupted Poisson process are a mixture of
-    // two exponentials (Kuczura 1973): here cv² = 1 + 2 λ off² / (on + off)² · on·... is well above 1.
-    assert!(cv(&gaps(&t)) > 3.0);
+    // An interrupted Poisson process with rate l = 20 while on, leaving on at w1 = 1/2 and off at w2 = 1/6 per
+    // second has cv² = 1 + 2 l w1 / (w1 + w2)² = 46 (Kuczura, Bell System Technical Journal 52, 1973).
+    assert!((cv(&gaps(&t)) / 46f64.sqrt() - 1.0).abs() < 0.05, "{}", cv(&gaps(&t)));
     let in_bursts = gaps(&t).iter().filter(|g| **g < 0.5).count() as f64 / t.len() as f64;
     assert!(in_bursts > 0.9);
 }
@@ -184,7 +184,7 @@ proptest! {
     #[test]
     fn times_ascend_within_the_window(
         process in prop::sample::select(vec![
-            "constant", "poisson", "gamma, cv: 3", "weibull, cv: 1.5", "on-off, on: 1s, off: 3s", "exact",
+            "constant", "poisson", "gamma, cv: 3", "weibull, cv: 1.5", "on-off, busy: 1s, idle: 3s", "exact",
         ]),
         rate in 0.0..200.0f64,
         a in 0.0..3.0f64,

@@ -71,7 +71,9 @@ fn answers_move_requests_of_users_and_change_nothing_else() {
     assert!(compared > 60, "{compared}");
 }
 
-/// Anything published depends on these; they change only when a draw is meant to change.
+/// Anything published depends on these; they change only when a draw is meant to change. That of `code` is
+/// also what thirty lines of Python make from the published definitions (SplitMix64, FNV-1a, and the
+/// quantiles of `statistics.NormalDist`).
 #[test]
 fn digests() {
     let found: Vec<(&str, usize, u64)> = forebay_workload::PRESETS
@@ -89,6 +91,14 @@ fn digests() {
             ("chat_80", 36000, 0x1bcd_1428_b6ef_dafd),
             ("reasoning", 700, 0xbfcc_d14c_39f4_90fa),
             ("code_gamma3", 9715, 0x75ee_fdf1_f0e7_83aa),
+            ("part1_balanced", 16261, 0xcc86_c33b_17e5_40c2),
+            ("part1_w2", 16271, 0x49e1_e4fc_d8cb_9acf),
+            ("part1_chatbot", 8142, 0x9002_9f58_88f8_580f),
+            ("part1_codecompletion", 40475, 0x987c_d7af_8f6f_6d79),
+            ("part1_blindspot", 8177, 0x0e1d_a121_5f25_68a7),
+            ("summarization", 2766, 0xb451_76d9_d5ee_a25e),
+            ("rag_long_context", 1587, 0x388c_f3c2_299e_4c6d),
+            ("agentic", 6002, 0x9cac_d0fe_87da_a1a1),
         ]
     );
 }
