@@ -10,6 +10,7 @@
 use forebay_base::{Nanos, Span};
 use forebay_kernel::plan::{BandPlan, BandTemplate, Driver, FlowPlan, Plan, Profile, WeightedScorer};
 use forebay_kernel::plugin::{Built, Value};
+use forebay_kernel::policy::Usage;
 use forebay_kernel::{
     Ask, Effect, Effects, EndpointSpec, Id, Kernel, Progress, Reading, Sample, plugins, prefix,
 };
@@ -70,6 +71,7 @@ fn plan(bands: i32, scorers: &[(&str, f64)]) -> Arc<Plan> {
         },
         prefix: plugin("approx-prefix-cache-producer", &[]).prefix,
         live_routing: false,
+        inflight: forebay_kernel::plan::InflightPlan::default(),
     })
 }
 
@@ -116,7 +118,7 @@ fn run(flows: usize, bands: i32, endpoints: u64, scorers: &[(&str, f64)]) -> f64
         }
         let (now, flow) = (Nanos(n * 20_000), (n % flows as u64) as usize);
         if let Some(id) = running[n as usize % RUNNING].take() {
-            k.progress(now, id, Progress::Finished, &mut fx);
+            k.progress(now, id, Progress::Finished(Usage::default()), &mut fx);
         }
         let ask = Ask {
             flow: &names[flow],
@@ -127,6 +129,7 @@ fn run(flows: usize, bands: i32, endpoints: u64, scorers: &[(&str, f64)]) -> f64
             block_tokens: block,
             streaming: true,
             ttl: None,
+            ..Ask::default()
         };
         let id = k.offer(now, &ask, &mut fx);
         assert!(matches!(fx.list[..], [Effect::Dispatch { .. }]), "{:?}", fx.list);

@@ -7,7 +7,7 @@
 
 use crate::effect::QueueOutcome;
 use crate::plan::{BandTemplate, FlowPlan};
-use crate::policy::{Fairness, HeadKey};
+use crate::policy::{Fairness, HeadKey, Usage};
 use forebay_base::{IndexedHeap, Nanos, Places, SharedHeap, Span};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, DefaultHasher, Hasher};
@@ -44,6 +44,8 @@ struct FlowSlot {
     queue: SharedHeap<HeadKey>,
     bytes: u64,
     last_used: Nanos,
+    /// Requests of the flow that run; it is not forgotten while there are some.
+    running: u32,
     /// Whether it stands in the band's list of flows to look at.
     listed: bool,
 }
@@ -131,6 +133,7 @@ impl Band {
             queue: SharedHeap::default(),
             bytes: 0,
             last_used: now,
+            running: 0,
             listed: false,
         });
         let f = if let Some(f) = self.free.pop() {
@@ -140,6 +143,7 @@ impl Band {
             self.flows.push(slot);
             self.flows.len() as u32 - 1
         };
+        self.fairness.opened(now, f, &name);
         self.names.insert(name, f);
         f
     }
@@ -150,7 +154,7 @@ impl Band {
     }
 
     fn slot(&mut self, flow: u32) -> &mut FlowSlot {
-        self.flows[flow as usize].as_mut().expect("a queued request holds its flow")
+        self.flows[flow as usize].as_mut().expect("a queued or running request holds its flow")
     }
 
     /// Tells fairness what a change to a flow means.
@@ -178,7 +182,7 @@ impl Band {
             }
             self.idle.pop_front();
             let Some(slot) = self.flows[flow as usize].as_mut() else { continue };
-            if !slot.queue.is_empty() {
+            if !slot.queue.is_empty() || slot.running > 0 {
                 slot.listed = false;
             } else if now.since(slot.last_used) < FLOW_IDLE {
                 self.idle.push_back((slot.last_used, flow));
@@ -188,6 +192,7 @@ impl Band {
                 self.names.remove(&slot.name);
                 self.flows[flow as usize] = None;
                 self.free.push(flow);
+                self.fairness.closed(now, flow);
             }
         }
     }
@@ -298,7 +303,7 @@ impl Queues {
     /// that state; past the longer budget plus two seconds it is over in any case. The request's own bound,
     /// unless it is 0, shortens the budget of a pool with endpoints.
     pub(crate) fn deadline(&self, plan: &FlowPlan, since: Nanos, own: Option<Span>) -> Nanos {
-        let waiting = plan.ttl.into_iter().chain(own.filter(|&o| o > Span::ZERO)).min();
+        let waiting = plan.ttl_of(own);
         let budget = if self.empty_pool { plan.no_endpoint_ttl } else { waiting };
         let soft = budget.map_or(Nanos::NEVER, |b| since.max(self.regime_since) + b);
         let hard = match (waiting, plan.no_endpoint_ttl) {
@@ -344,9 +349,9 @@ impl Queues {
     }
 
     /// The head that goes next in a band.
-    pub(crate) fn head(&self, band: u32) -> Option<u32> {
+    pub(crate) fn head(&self, band: u32, now: Nanos) -> Option<u32> {
         let b = &self.bands[band as usize];
-        let flow = b.fairness.pick()?;
+        let flow = b.fairness.pick(now)?;
         b.flows[flow as usize].as_ref()?.queue.peek().map(|(_, handle)| handle)
     }
 
@@ -356,8 +361,47 @@ impl Queues {
     }
 
     /// Any queued request, for draining: the one with the lowest table index in the highest band.
-    pub(crate) fn any(&self) -> Option<u32> {
-        (0..self.bands.len() as u32).find_map(|b| self.head(b))
+    pub(crate) fn any(&self, now: Nanos) -> Option<u32> {
+        (0..self.bands.len() as u32).find_map(|b| self.head(b, now))
+    }
+
+    // What fairness is told of. A lane is a band and a flow in it.
+
+    /// The picked head of the flow is about to leave the queue for scheduling.
+    pub(crate) fn taken(&mut self, (band, flow): (u32, u32)) {
+        self.bands[band as usize].fairness.taken(flow);
+    }
+
+    /// A request of the flow runs; the flow is kept until as many have [ended](Queues::ended).
+    pub(crate) fn started(&mut self, (band, flow): (u32, u32)) {
+        self.bands[band as usize].slot(flow).running += 1;
+    }
+
+    /// A request of the flow has been sent to an endpoint for the first time.
+    pub(crate) fn charge(&mut self, (band, flow): (u32, u32), input: u64, now: Nanos) {
+        self.bands[band as usize].fairness.dispatched(now, flow, input);
+    }
+
+    pub(crate) fn output(&mut self, (band, flow): (u32, u32), tokens: u64, now: Nanos) {
+        if tokens > 0 {
+            self.bands[band as usize].fairness.output(now, flow, tokens);
+        }
+    }
+
+    pub(crate) fn finished(&mut self, (band, flow): (u32, u32), usage: Usage, now: Nanos) {
+        self.bands[band as usize].fairness.finished(now, flow, usage);
+    }
+
+    /// A running request of the flow is over, however it ended.
+    pub(crate) fn ended(&mut self, (band, flow): (u32, u32), now: Nanos) {
+        let b = &mut self.bands[band as usize];
+        let slot = b.slot(flow);
+        slot.running -= 1;
+        slot.last_used = now;
+        if slot.running == 0 && slot.queue.is_empty() && !slot.listed {
+            slot.listed = true;
+            b.idle.push_back((now, flow));
+        }
     }
 
     /// The pool has become empty, or is not any more: budgets start anew. `deadline` recomputes one.

@@ -6,7 +6,8 @@
 
 use crate::ask::Ask;
 use crate::effect::{Effects, Id, Refusal};
-use crate::pool::{EndpointId, EndpointSpec, Reading, Sample};
+use crate::kernel::Progress;
+use crate::pool::{Adapters, EndpointId, EndpointSpec, Reading, Sample};
 use forebay_base::{Nanos, Span};
 use std::fmt::{self, Display, Write};
 
@@ -168,15 +169,41 @@ impl Effects {
             let ttl = OrDash(ask.ttl.map(|t| t.0));
             let prefix = List(&ask.prefix, |h, f| write!(f, "{h:x}"));
             self.write(format_args!(
-                "> {} offer {} {} {} {} {ttl} {} {} {prefix}",
+                "> {} offer {} {} {} {} {ttl} {} {} {prefix} {} {} {} {} {} {}",
                 now.0,
                 Escaped(ask.flow),
                 ask.priority,
                 ask.bytes,
                 ask.prompt_tokens,
                 ask.block_tokens,
-                u8::from(ask.streaming)
+                u8::from(ask.streaming),
+                Escaped(&ask.model),
+                Escaped(&ask.session),
+                Escaped(&ask.sticky),
+                OrDash(ask.slo_ttft.map(|t| t.0)),
+                OrDash(ask.slo_tpot.map(|t| t.0)),
+                OrDash(ask.max_output_tokens)
             ));
+        }
+    }
+
+    pub(crate) fn log_adapters(&mut self, now: Nanos, id: EndpointId, a: &Adapters) {
+        if self.journal.is_some() {
+            let running = List(&a.running, |name, f| Escaped(name).fmt(f));
+            let waiting = List(&a.waiting, |name, f| Escaped(name).fmt(f));
+            self.write(format_args!("> {} adapters {id} {} {running} {waiting}", now.0, a.max));
+        }
+    }
+
+    pub(crate) fn log_progress(&mut self, now: Nanos, id: Id, progress: Progress) {
+        match progress {
+            Progress::FirstToken => self.log_id(now, "first", id),
+            Progress::Output(n) => self.write(format_args!("> {} output {id} {n}", now.0)),
+            Progress::Finished(u) => {
+                let (prompt, completion) = (OrDash(u.prompt), OrDash(u.completion));
+                self.write(format_args!("> {} finished {id} {prompt} {completion}", now.0));
+            }
+            Progress::Failed => self.log_id(now, "failed", id),
         }
     }
 

@@ -10,11 +10,11 @@ use crate::driver::Ticks;
 use crate::effect::{Effects, End, Id, Ledgers, QueueOutcome, Refusal};
 use crate::flow::Queues;
 use crate::plan::{Driver, Plan};
-use crate::policy::CycleFacts;
-use crate::pool::{EndpointId, EndpointSpec, Pool, Sample};
+use crate::policy::{CycleFacts, Usage};
+use crate::pool::{Adapters, EndpointId, EndpointSpec, Pool, Sample};
 use crate::prefix::PrefixIndex;
 use crate::saturation::Saturation;
-use crate::schedule::Scratch;
+use crate::schedule::{Memories, Scratch};
 use crate::table::{Entry, State, Table};
 use forebay_base::{Draws, IndexedHeap, Nanos};
 use std::sync::Arc;
@@ -24,8 +24,11 @@ use std::sync::Arc;
 pub enum Progress {
     /// The first token has come back.
     FirstToken,
-    /// The answer is complete.
-    Finished,
+    /// This many more output tokens have come back. Only fairness policies that count them want to know
+    /// ([`Plan::counts_output`]); what was not told is made up for by the usage at the end.
+    Output(u32),
+    /// The answer is complete; what its engine counted.
+    Finished(Usage),
     /// It will not be.
     Failed,
 }
@@ -41,6 +44,7 @@ pub struct Kernel {
     queues: Option<Queues>,
     table: Table,
     index: Option<PrefixIndex>,
+    memories: Memories,
     cells: Vec<u64>,
     ticks: Ticks,
     /// By (end of pending, table index): running requests that do not stream.
@@ -70,6 +74,7 @@ impl Kernel {
             queues: plan.flow.as_ref().map(|f| Queues::new(f, true, seed, now)),
             table: Table::default(),
             index: plan.prefix.map(PrefixIndex::new),
+            memories: Memories::new(&plan),
             cells: vec![0; plan.flow.as_ref().map_or(0, |f| f.limit.cells())],
             ticks: Ticks::new(now),
             pending_until: IndexedHeap::default(),
@@ -109,6 +114,7 @@ impl Kernel {
             if let Some(index) = &mut self.index {
                 index.forget(id.index);
             }
+            self.memories.removed(id);
             self.saturation.members_changed();
             self.pool_changed(now);
         }
@@ -143,6 +149,15 @@ impl Kernel {
         self.settle(now, fx);
     }
 
+    /// The LoRA adapters of an endpoint are these from now on.
+    pub fn adapters(&mut self, now: Nanos, id: EndpointId, adapters: Arc<Adapters>, fx: &mut Effects) {
+        let now = self.advance(now, fx);
+        fx.log_adapters(now, id, &adapters);
+        if let Some(e) = self.pool.get_mut(id) {
+            e.adapters = Some(adapters);
+        }
+    }
+
     /// A request has come. It is admitted, queued and perhaps dispatched at once, or ended with an
     /// effect.
     pub fn offer(&mut self, now: Nanos, ask: &Ask<'_>, fx: &mut Effects) -> Id {
@@ -166,6 +181,13 @@ impl Kernel {
             prefix: ask.prefix.clone(),
             block_tokens: ask.block_tokens,
             streaming: ask.streaming,
+            model: ask.model.clone(),
+            session: ask.session.clone(),
+            sticky: ask.sticky.clone(),
+            slo_ttft: ask.slo_ttft,
+            slo_tpot: ask.slo_tpot,
+            max_output_tokens: ask.max_output_tokens,
+            ttl: self.plan.flow.as_ref().and_then(|f| f.ttl_of(ask.ttl)),
         };
         self.numbers += 1;
         self.ledgers.accepted += 1;
@@ -199,7 +221,7 @@ impl Kernel {
         let Some(entry) = self.table.remove(id) else { return };
         if let State::Running(r) = &entry.state {
             self.release(now, id, r);
-            self.changed = true;
+            self.load_fell();
         }
         self.ended(&entry, End::Cancelled);
         self.settle(now, fx);
@@ -208,25 +230,48 @@ impl Kernel {
     /// Something has become of a dispatched request. Late and repeated words do nothing.
     pub fn progress(&mut self, now: Nanos, id: Id, progress: Progress, fx: &mut Effects) {
         let now = self.advance(now, fx);
-        let verb = match progress {
-            Progress::FirstToken => "first",
-            Progress::Finished => "finished",
-            Progress::Failed => "failed",
-        };
-        fx.log_id(now, verb, id);
-        if !matches!(self.table.get(id), Some(Entry { state: State::Running(_), .. })) {
-            return;
+        fx.log_progress(now, id, progress);
+        let Some(Entry { state: State::Running(r), .. }) = self.table.get_mut(id) else { return };
+        let lane = r.lane.zip(self.queues.as_mut());
+        match progress {
+            Progress::FirstToken => self.first_token(now, id),
+            Progress::Output(n) => {
+                r.output += u64::from(n);
+                if let Some((lane, queues)) = lane {
+                    queues.output(lane, u64::from(n), now);
+                }
+                return;
+            }
+            Progress::Finished(usage) => {
+                let untold = usage.completion.map_or(0, |c| u64::from(c).saturating_sub(r.output));
+                if let Some((lane, queues)) = lane {
+                    queues.output(lane, untold, now);
+                    queues.finished(lane, usage, now);
+                }
+                self.over(now, id, End::Finished);
+            }
+            Progress::Failed => self.over(now, id, End::Failed),
         }
-        self.changed = true;
-        if progress == Progress::FirstToken {
-            self.first_token(now, id);
-        } else if let Some(entry) = self.table.remove(id)
+        self.load_fell();
+        self.settle(now, fx);
+    }
+
+    /// A running request is over.
+    fn over(&mut self, now: Nanos, id: Id, end: End) {
+        if let Some(entry) = self.table.remove(id)
             && let State::Running(r) = &entry.state
         {
             self.release(now, id, r);
-            self.ended(&entry, if progress == Progress::Finished { End::Finished } else { End::Failed });
+            self.ended(&entry, end);
         }
-        self.settle(now, fx);
+    }
+
+    /// Something in flight has become less.
+    fn load_fell(&mut self) {
+        if self.plan.detector.watches_load() {
+            self.replan();
+        }
+        self.changed = true;
     }
 
     /// Time has come to [`Kernel::next_wake`].
@@ -261,7 +306,7 @@ impl Kernel {
         let now = self.advance(now, fx);
         fx.log_verb(now, "close");
         self.draining = true;
-        while let Some(handle) = self.queues.as_ref().and_then(Queues::any) {
+        while let Some(handle) = self.queues.as_ref().and_then(|q| q.any(now)) {
             self.evict(now, handle, QueueOutcome::EvictedOther, fx);
         }
         self.ticks.planned = None;

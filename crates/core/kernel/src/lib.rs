@@ -30,4 +30,5 @@ pub use ask::{Ask, Asked};
 pub use effect::{Effect, Effects, End, Id, Ledgers, QueueOutcome, Refusal};
 pub use kernel::{Kernel, Progress};
 pub use plan::Plan;
-pub use pool::{EndpointId, EndpointSet, EndpointSpec, Pool, Reading, Sample};
+pub use policy::Usage;
+pub use pool::{Adapters, EndpointId, EndpointSet, EndpointSpec, Pool, Reading, Sample};

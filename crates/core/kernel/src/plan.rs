@@ -21,6 +21,45 @@ pub struct Plan {
     pub prefix: Option<PrefixPlan>,
     /// Whether scorers read queue length and KV cache use with what is in flight, instead of scraped.
     pub live_routing: bool,
+    /// How tokens in flight are counted.
+    pub inflight: InflightPlan,
+}
+
+impl Plan {
+    /// Whether a fairness policy wants to be told of output tokens while they come. Without, a caller may
+    /// save itself [`crate::Progress::Output`].
+    pub fn counts_output(&self) -> bool {
+        let Some(f) = &self.flow else { return false };
+        let templates =
+            f.bands.iter().map(|b| &b.template).chain([&f.default_band, &f.default_negative_band]);
+        templates.into_iter().any(|t| t.fairness.counts_output())
+    }
+}
+
+/// Settings of `inflight-load-producer`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct InflightPlan {
+    /// Whether output tokens are estimated and count until the end of the answer.
+    pub output: Option<OutputEstimate>,
+}
+
+/// How many output tokens a request is expected to have.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OutputEstimate {
+    /// Output tokens per prompt token.
+    pub ratio: f64,
+    /// The most that is expected.
+    pub max: Option<u64>,
+}
+
+impl InflightPlan {
+    /// Estimated output tokens: the prompt's tokens times the ratio, rounded, at most the client's bound and
+    /// the configured one; 0 without a prompt or if output is not estimated.
+    pub fn output_tokens(&self, prompt_tokens: u32, client_max: Option<u32>) -> u64 {
+        let Some(output) = self.output.filter(|_| prompt_tokens > 0) else { return 0 };
+        let estimate = (f64::from(prompt_tokens) * output.ratio).round() as u64;
+        estimate.min(client_max.map_or(u64::MAX, u64::from)).min(output.max.unwrap_or(u64::MAX))
+    }
 }
 
 /// The settings of flow control.
@@ -51,6 +90,14 @@ pub struct FlowPlan {
     /// says. Holds only beside other bands, where the policy leaves the band open, and where saturation
     /// is not for want of metrics.
     pub top_band_ceiling: Option<f64>,
+}
+
+impl FlowPlan {
+    /// How long a request may wait while the pool has endpoints: the configured bound or its own, whichever is
+    /// shorter. A bound of 0 is none.
+    pub fn ttl_of(&self, own: Option<Span>) -> Option<Span> {
+        self.ttl.into_iter().chain(own.filter(|&o| o > Span::ZERO)).min()
+    }
 }
 
 /// When cycles run. Drivers never decide anything else.

@@ -4,7 +4,7 @@
 //! descriptors; nothing else in the tree matches on a plugin's name. A crate that has plugins lists
 //! their descriptors in one explicit slice, and the binary joins the slices into a catalogue.
 
-use crate::plan::PrefixPlan;
+use crate::plan::{InflightPlan, PrefixPlan};
 use crate::policy::{
     Admitter, Detector, FairnessPolicy, Filter, Gate, OrderingPolicy, Picker, Scorer, UsageLimit,
 };
@@ -44,6 +44,8 @@ pub enum Kind {
     Discovery,
     /// Reads a request body.
     Parser,
+    /// Reads or changes a request before it is queued.
+    RequestProcessor,
 }
 
 impl Kind {
@@ -65,6 +67,7 @@ impl Kind {
             Kind::Extractor => "extractor",
             Kind::Discovery => "endpoint discovery",
             Kind::Parser => "request parser",
+            Kind::RequestProcessor => "request processor",
         }
     }
 }
@@ -164,6 +167,8 @@ pub enum ParamKind {
     List(&'static ParamKind),
     /// A mapping with these fields.
     Object(&'static [Param]),
+    /// A mapping of texts to texts, such as labels.
+    Map,
     /// Anything; only that it was given is known.
     Any,
 }
@@ -219,6 +224,8 @@ pub enum Value {
     List(Vec<Value>),
     /// From [`ParamKind::Object`].
     Object(Values),
+    /// From [`ParamKind::Map`], in the order of the text.
+    Map(Vec<(String, String)>),
     /// From [`ParamKind::Any`]: something was given.
     Given,
 }
@@ -273,6 +280,20 @@ impl Values {
             _ => None,
         }
     }
+    /// The fields of a mapping, if it was given.
+    pub fn object(&self, name: &str) -> Option<&Values> {
+        match self.get(name) {
+            Some(Value::Object(fields)) => Some(fields),
+            _ => None,
+        }
+    }
+    /// The pairs of a mapping of texts; empty if absent.
+    pub fn map(&self, name: &str) -> &[(String, String)] {
+        match self.get(name) {
+            Some(Value::Map(pairs)) => pairs,
+            _ => &[],
+        }
+    }
     /// The items of a list; empty if absent.
     pub fn list(&self, name: &str) -> &[Value] {
         match self.get(name) {
@@ -315,6 +336,8 @@ pub struct Built {
     pub admitter: Option<Arc<dyn Admitter>>,
     /// As the producer of approximate prefix matches.
     pub prefix: Option<PrefixPlan>,
+    /// As the producer of in-flight load.
+    pub inflight: Option<InflightPlan>,
 }
 
 /// Everything the outside knows about a plugin type.

@@ -2,9 +2,11 @@
 //! remember lives in cells that the kernel owns, saves and hands in.
 
 use crate::ask::Asked;
-use crate::pool::{Endpoint, EndpointSet, Pool};
+use crate::plan::InflightPlan;
+use crate::pool::{Endpoint, EndpointId, EndpointSet, Pool};
 use forebay_base::{Draws, Nanos, Span};
 use std::fmt::Debug;
+use std::sync::Arc;
 
 /// What a usage limit policy sees of one cycle.
 #[derive(Clone, Copy, Debug)]
@@ -99,23 +101,51 @@ pub struct HeadKey {
     pub key: u64,
     /// The request number, unique.
     pub number: u64,
+    /// When the request was queued; follows from its number.
+    pub since: Nanos,
+}
+
+/// What an engine counted of a finished request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Prompt tokens, if it said.
+    pub prompt: Option<u32>,
+    /// Completion tokens, if it said.
+    pub completion: Option<u32>,
 }
 
 /// Chooses which flow of a band goes next.
 pub trait FairnessPolicy: Send + Sync + Debug {
     /// Fresh state for one band.
     fn start(&self) -> Box<dyn Fairness>;
+
+    /// Whether its state wants [`Fairness::output`] while an answer streams.
+    fn counts_output(&self) -> bool {
+        false
+    }
 }
 
 /// The state of a fairness policy for one band. Flows are small integers that the band reuses only after
-/// [`Fairness::emptied`].
+/// [`Fairness::closed`]; a flow with a queued or running request is never closed.
 pub trait Fairness: Send + Sync + Debug {
-    /// The head of a flow is now this; tells of new flows, too.
+    /// The flow of this name has number `flow` from here on. Nothing is queued in it yet.
+    fn opened(&mut self, _now: Nanos, _flow: u32, _name: &Arc<str>) {}
+    /// The head of a flow is now this; a flow that had nothing queued has something.
     fn head_changed(&mut self, flow: u32, head: HeadKey);
     /// The flow has nothing queued any more.
     fn emptied(&mut self, flow: u32);
+    /// The flow is forgotten, its number free.
+    fn closed(&mut self, _now: Nanos, _flow: u32) {}
     /// The flow that goes next, if any has something queued.
-    fn pick(&self) -> Option<u32>;
+    fn pick(&self, now: Nanos) -> Option<u32>;
+    /// The picked flow's head is about to leave the queue.
+    fn taken(&mut self, _flow: u32) {}
+    /// A request of the flow was sent to an endpoint; `input` is its estimate of prompt tokens.
+    fn dispatched(&mut self, _now: Nanos, _flow: u32, _input: u64) {}
+    /// This many more output tokens of a running request; all of them have been told when it finishes.
+    fn output(&mut self, _now: Nanos, _flow: u32, _tokens: u64) {}
+    /// A running request has finished; `usage` is what its engine counted.
+    fn finished(&mut self, _now: Nanos, _flow: u32, _usage: Usage) {}
     /// A copy, for forks of the kernel.
     fn fork(&self) -> Box<dyn Fairness>;
 }
@@ -136,12 +166,62 @@ pub struct Decision<'a> {
     pub draws: Draws,
     /// Whether queue length and KV cache use are to be read with what is in flight.
     pub live: bool,
+    /// How tokens in flight are counted.
+    pub inflight: InflightPlan,
+}
+
+impl Decision<'_> {
+    /// Leading blocks of the prompt that the endpoint is believed to hold.
+    pub fn matched_blocks(&self, endpoint: u32) -> u32 {
+        self.matched.get(endpoint as usize).copied().unwrap_or(0)
+    }
+
+    /// Share of the prompt's blocks that the endpoint is believed to hold, 0 to 1; 0 without blocks.
+    pub fn matched_share(&self, endpoint: u32) -> f64 {
+        match self.ask.prefix.len() {
+            0 => 0.0,
+            total => f64::from(self.matched_blocks(endpoint)) / total as f64,
+        }
+    }
+
+    /// Prompt tokens that the endpoint is not believed to hold.
+    pub fn uncached_tokens(&self, endpoint: u32) -> u64 {
+        let matched = self.matched_blocks(endpoint).saturating_mul(self.ask.block_tokens);
+        u64::from(self.ask.prompt_tokens.saturating_sub(matched))
+    }
+
+    /// What the request would add to the endpoint's tokens in flight.
+    pub fn request_tokens(&self, endpoint: u32) -> u64 {
+        let output = self.inflight.output_tokens(self.ask.prompt_tokens, self.ask.max_output_tokens);
+        self.uncached_tokens(endpoint) + output
+    }
+}
+
+/// What a filter or scorer remembers between decisions. The kernel owns one per place in the profile,
+/// copies it with itself, and asks it instead of the plugin that it came from.
+pub trait Memory: Send + Sync + Debug {
+    /// As a filter; see [`Filter::keep`].
+    fn keep(&mut self, _d: &Decision<'_>, _set: &mut EndpointSet) {}
+    /// As a scorer; see [`Scorer::score`].
+    fn score(&mut self, _d: &Decision<'_>, _candidates: &[u32], _out: &mut [f64]) {}
+    /// The request of the last decision goes to this endpoint. A decision that chose none is followed by
+    /// the next decision.
+    fn dispatched(&mut self, d: &Decision<'_>, to: EndpointId);
+    /// The endpoint has left.
+    fn removed(&mut self, endpoint: EndpointId);
+    /// A copy, for forks of the kernel.
+    fn fork(&self) -> Box<dyn Memory>;
 }
 
 /// Removes endpoints from the candidates of a request.
 pub trait Filter: Send + Sync + Debug {
     /// Removes from `set`. If nothing is left, the request is refused as saturated.
     fn keep(&self, d: &Decision<'_>, set: &mut EndpointSet);
+
+    /// Fresh state, for filters that remember something.
+    fn start(&self) -> Option<Box<dyn Memory>> {
+        None
+    }
 }
 
 /// Rates candidates.
@@ -149,6 +229,11 @@ pub trait Scorer: Send + Sync + Debug {
     /// Writes a score for each candidate: `out[k]` belongs to `candidates[k]`. The kernel clamps to
     /// 0..=1 and weighs. A candidate whose metric is unknown scores 0.
     fn score(&self, d: &Decision<'_>, candidates: &[u32], out: &mut [f64]);
+
+    /// Fresh state, for scorers that remember something.
+    fn start(&self) -> Option<Box<dyn Memory>> {
+        None
+    }
 }
 
 /// Chooses among rated candidates.

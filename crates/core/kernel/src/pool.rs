@@ -2,6 +2,7 @@
 
 use forebay_base::{Nanos, Span};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Names an endpoint for as long as it lives: a re-added one has a new generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -76,6 +77,20 @@ pub struct Load {
     pub pending: u32,
     /// Estimated prompt tokens of the pending ones that the endpoint is not believed to hold.
     pub pending_tokens: u64,
+    /// Tokens in flight as `inflight-load-producer` counts them: uncached prompt tokens until the first
+    /// token comes back, or, if it adds estimated output, both until the end.
+    pub tokens: u64,
+}
+
+/// The LoRA adapters of an endpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Adapters {
+    /// Adapters with running requests.
+    pub running: Vec<String>,
+    /// Adapters with waiting requests.
+    pub waiting: Vec<String>,
+    /// How many may be loaded at once; 0 if the engine does not say.
+    pub max: u32,
 }
 
 /// The stages that an endpoint takes part in, from its label `llm-d.ai/role`.
@@ -145,6 +160,8 @@ pub struct Endpoint {
     pub stale: bool,
     /// What the kernel has in flight there.
     pub load: Load,
+    /// Its LoRA adapters, if it has said.
+    pub adapters: Option<Arc<Adapters>>,
     /// Waiting requests of the last scrape beyond those of ours that were pending when it was taken.
     pub foreign_waiting: f64,
     /// Mean time to first token of streaming answers, in seconds, newest weighing most.
@@ -373,6 +390,7 @@ impl Pool {
             foreign_waiting: 0.0,
             mean_ttft: None,
             pending_log: VecDeque::new(),
+            adapters: None,
         });
         self.members.insert(id.index);
         self.available += 1;

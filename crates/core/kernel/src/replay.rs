@@ -5,7 +5,8 @@ use crate::effect::{Effects, Id};
 use crate::journal::{HEADER, Journal, unescape};
 use crate::kernel::{Kernel, Progress};
 use crate::plan::Plan;
-use crate::pool::{EndpointId, EndpointSpec, Reading, Sample};
+use crate::policy::Usage;
+use crate::pool::{Adapters, EndpointId, EndpointSpec, Reading, Sample};
 use forebay_base::{Diagnostic, Nanos, Position, Span};
 use std::fmt;
 use std::str::{FromStr, SplitAsciiWhitespace};
@@ -201,12 +202,27 @@ fn feed(k: &mut Kernel, w: &mut Words<'_>, fx: &mut Effects) -> Read<()> {
             let block_tokens = w.parse("tokens per block")?;
             let streaming = w.parse::<u8>("1 if the answer streams, else 0")? == 1;
             let prefix = w.list("block hashes", |h| u64::from_str_radix(h, 16).ok())?.into();
-            let flow = flow.as_str();
-            k.offer(
-                now,
-                &Ask { flow, priority, bytes, prompt_tokens, prefix, block_tokens, streaming, ttl },
-                fx,
-            );
+            let (model, session) = (w.name("a model")?.into(), w.name("a session")?.into());
+            let sticky = w.name("an endpoint name")?.into();
+            let slo_ttft = w.optional::<u64>("a time in nanoseconds")?.map(Span);
+            let slo_tpot = w.optional::<u64>("a time in nanoseconds")?.map(Span);
+            let ask = Ask {
+                flow: &flow,
+                priority,
+                bytes,
+                prompt_tokens,
+                prefix,
+                block_tokens,
+                streaming,
+                model,
+                session,
+                sticky,
+                slo_ttft,
+                slo_tpot,
+                max_output_tokens: w.optional("tokens")?,
+                ttl,
+            };
+            k.offer(now, &ask, fx);
         }
         "eject" => k.set_available(now, w.endpoint()?, false, fx),
         "restore" => k.set_available(now, w.endpoint()?, true, fx),
@@ -216,7 +232,21 @@ fn feed(k: &mut Kernel, w: &mut Words<'_>, fx: &mut Effects) -> Read<()> {
         }
         "gone" => k.gone(now, w.id()?, fx),
         "first" => k.progress(now, w.id()?, Progress::FirstToken, fx),
-        "finished" => k.progress(now, w.id()?, Progress::Finished, fx),
+        "output" => {
+            let (id, tokens) = (w.id()?, w.parse("tokens")?);
+            k.progress(now, id, Progress::Output(tokens), fx);
+        }
+        "finished" => {
+            let id = w.id()?;
+            let usage = Usage { prompt: w.optional("tokens")?, completion: w.optional("tokens")? };
+            k.progress(now, id, Progress::Finished(usage), fx);
+        }
+        "adapters" => {
+            let (id, max) = (w.endpoint()?, w.parse("a number of adapters")?);
+            let running = w.list("adapter names", unescape)?;
+            let waiting = w.list("adapter names", unescape)?;
+            k.adapters(now, id, Arc::new(Adapters { running, waiting, max }), fx);
+        }
         "failed" => k.progress(now, w.id()?, Progress::Failed, fx),
         "wake" => k.wake(now, fx),
         "provision" => {

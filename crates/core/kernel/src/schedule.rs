@@ -3,8 +3,8 @@
 use crate::ask::Asked;
 use crate::effect::Refusal;
 use crate::plan::Plan;
-use crate::policy::Decision;
-use crate::pool::{EndpointSet, Pool};
+use crate::policy::{Decision, Memory};
+use crate::pool::{EndpointId, EndpointSet, Pool};
 use crate::prefix::PrefixIndex;
 use forebay_base::{Draws, Nanos};
 
@@ -28,6 +28,39 @@ pub(crate) struct Choice {
     pub(crate) matched_tokens: u32,
 }
 
+/// What the filters and scorers of the profile remember, by their places in it.
+#[derive(Debug)]
+pub(crate) struct Memories {
+    filters: Vec<Option<Box<dyn Memory>>>,
+    scorers: Vec<Option<Box<dyn Memory>>>,
+}
+
+impl Clone for Memories {
+    fn clone(&self) -> Memories {
+        let fork = |all: &[Option<Box<dyn Memory>>]| -> Vec<_> {
+            all.iter().map(|m| m.as_ref().map(|m| m.fork())).collect()
+        };
+        Memories { filters: fork(&self.filters), scorers: fork(&self.scorers) }
+    }
+}
+
+impl Memories {
+    pub(crate) fn new(plan: &Plan) -> Memories {
+        Memories {
+            filters: plan.profile.filters.iter().map(|f| f.start()).collect(),
+            scorers: plan.profile.scorers.iter().map(|s| s.scorer.start()).collect(),
+        }
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = &mut Box<dyn Memory>> {
+        self.filters.iter_mut().chain(&mut self.scorers).flatten()
+    }
+
+    pub(crate) fn removed(&mut self, endpoint: EndpointId) {
+        self.all().for_each(|m| m.removed(endpoint));
+    }
+}
+
 pub(crate) struct Scene<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) pool: &'a Pool,
@@ -37,7 +70,12 @@ pub(crate) struct Scene<'a> {
 }
 
 /// Chooses among `scratch.candidates`.
-pub(crate) fn choose(scene: &Scene<'_>, ask: &Asked, scratch: &mut Scratch) -> Result<Choice, Refusal> {
+pub(crate) fn choose(
+    scene: &Scene<'_>,
+    ask: &Asked,
+    memories: &mut Memories,
+    scratch: &mut Scratch,
+) -> Result<Choice, Refusal> {
     if scratch.candidates.is_empty() {
         return Err(Refusal::NoCandidates);
     }
@@ -53,9 +91,13 @@ pub(crate) fn choose(scene: &Scene<'_>, ask: &Asked, scratch: &mut Scratch) -> R
         matched: &scratch.matched,
         draws: scene.draws,
         live: scene.plan.live_routing,
+        inflight: scene.plan.inflight,
     };
-    for filter in &scene.plan.profile.filters {
-        filter.keep(&decision, &mut scratch.candidates);
+    for (filter, memory) in scene.plan.profile.filters.iter().zip(&mut memories.filters) {
+        match memory {
+            Some(m) => m.keep(&decision, &mut scratch.candidates),
+            None => filter.keep(&decision, &mut scratch.candidates),
+        }
         if scratch.candidates.is_empty() {
             return Err(Refusal::FilteredOut);
         }
@@ -65,17 +107,23 @@ pub(crate) fn choose(scene: &Scene<'_>, ask: &Asked, scratch: &mut Scratch) -> R
     scratch.candidates.iter().for_each(|i| scratch.list.push(i));
     scratch.scored.clear();
     scratch.scored.extend(scratch.list.iter().map(|&i| (i, 0.0)));
-    for s in &scene.plan.profile.scorers {
+    for (s, memory) in scene.plan.profile.scorers.iter().zip(&mut memories.scorers) {
         scratch.column.clear();
         scratch.column.resize(scratch.list.len(), 0.0);
-        s.scorer.score(&decision, &scratch.list, &mut scratch.column);
+        match memory {
+            Some(m) => m.score(&decision, &scratch.list, &mut scratch.column),
+            None => s.scorer.score(&decision, &scratch.list, &mut scratch.column),
+        }
         for (total, &score) in scratch.scored.iter_mut().zip(&scratch.column) {
             total.1 += s.weight * score.clamp(0.0, 1.0);
         }
     }
     scene.plan.profile.picker.pick(&decision, &scratch.scored, &mut scratch.picked);
     let endpoint = *scratch.picked.first().ok_or(Refusal::NoCandidates)?;
-    let blocks = scratch.matched.get(endpoint as usize).copied().unwrap_or(0);
+    let blocks = decision.matched_blocks(endpoint);
     let matched_tokens = blocks.saturating_mul(ask.block_tokens).min(ask.prompt_tokens);
+    if let Some(e) = scene.pool.at(endpoint) {
+        memories.all().for_each(|m| m.dispatched(&decision, e.id));
+    }
     Ok(Choice { endpoint, matched_tokens })
 }

@@ -23,6 +23,12 @@ pub(crate) struct Running {
     pub(crate) pending: bool,
     /// Prompt tokens that the endpoint was not believed to hold.
     pub(crate) uncached: u64,
+    /// What it still adds to [`crate::pool::Load::tokens`].
+    pub(crate) tokens: u64,
+    /// Its band and flow, if it came through a queue; the flow is kept while it runs.
+    pub(crate) lane: Option<(u32, u32)>,
+    /// Output tokens that fairness has been told of.
+    pub(crate) output: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -91,13 +97,16 @@ impl Table {
         Id { index, generation: self.generations[index as usize] }
     }
 
-    /// Bands have moved: old index -> new index. A band that holds a request never goes.
+    /// Bands have moved: old index -> new index. A band with a queued or running request never goes.
     pub(crate) fn rebind(&mut self, moved: &[Option<u32>]) {
         for entry in self.slots.iter_mut().flatten() {
-            if let State::Queued(q) = &mut entry.state
-                && let Some(Some(band)) = moved.get(q.band as usize)
-            {
-                q.band = *band;
+            let band = match &mut entry.state {
+                State::Queued(q) => &mut q.band,
+                State::Running(Running { lane: Some((band, _)), .. }) => band,
+                _ => continue,
+            };
+            if let Some(Some(now)) = moved.get(*band as usize) {
+                *band = *now;
             }
         }
     }

@@ -1,6 +1,7 @@
 //! What becomes of a request: queueing, cycles, dispatch, and its end.
 
 use super::Kernel;
+use super::lease::Lease;
 use crate::ask::Ask;
 use crate::effect::{Effect, Effects, End, Id, QueueOutcome, Refusal, may_end};
 use crate::flow::{Enqueue, Queues};
@@ -43,6 +44,7 @@ impl Kernel {
         let head = HeadKey {
             key: queues.band(band).template().ordering.key(&entry.asked),
             number: entry.asked.number,
+            since: now,
         };
         let deadline = queues.deadline(flow_plan, now, ask.ttl);
         let flow = queues
@@ -60,7 +62,7 @@ impl Kernel {
             self.refuse(now, id, Refusal::Shed, fx);
         } else {
             self.scratch.candidates.clone_from(self.pool.members());
-            self.dispatch(now, id, fx);
+            self.dispatch(now, id, None, true, fx);
         }
     }
 
@@ -138,7 +140,7 @@ impl Kernel {
             if saturation >= ceiling {
                 return Cycle::Blocked;
             }
-            let Some(handle) = queues.head(band as u32) else { continue };
+            let Some(handle) = queues.head(band as u32, now) else { continue };
             let id = self.table.id_at(handle);
             self.scratch.candidates.clone_from(self.pool.members());
             if !flow.gate.is_open() && !self.pool.is_empty() {
@@ -151,12 +153,23 @@ impl Kernel {
                 }
             }
             fx.log_cycle(now, saturation, &self.ceilings, "take", id);
+            let lane = self.queued_lane(id);
+            if let (Some(lane), Some(queues)) = (lane, &mut self.queues) {
+                queues.taken(lane);
+            }
             self.take_out(now, id);
             self.queue_outcome(id, QueueOutcome::Dispatched);
-            self.dispatch(now, id, fx);
+            self.dispatch(now, id, lane, true, fx);
             return Cycle::Moved;
         }
         Cycle::Quiet
+    }
+
+    fn queued_lane(&self, id: Id) -> Option<(u32, u32)> {
+        match &self.table.get(id)?.state {
+            State::Queued(q) => Some((q.band, q.flow)),
+            _ => None,
+        }
     }
 
     /// Takes a queued request out of its queue; it is being decided on from here.
@@ -169,23 +182,39 @@ impl Kernel {
         }
     }
 
-    /// Chooses an endpoint among the candidates and accounts for the request there.
-    pub(super) fn dispatch(&mut self, now: Nanos, id: Id, fx: &mut Effects) {
+    /// Chooses an endpoint among the candidates and accounts for the request there, and in its flow, which
+    /// is charged for it the first time.
+    pub(super) fn dispatch(
+        &mut self,
+        now: Nanos,
+        id: Id,
+        lane: Option<(u32, u32)>,
+        charge: bool,
+        fx: &mut Effects,
+    ) {
         let entry = self.table.get(id).expect("decided in this call");
         let scene =
             Scene { plan: &self.plan, pool: &self.pool, index: self.index.as_ref(), draws: self.draws, now };
-        let choice = match schedule::choose(&scene, &entry.asked, &mut self.scratch) {
+        let choice = match schedule::choose(&scene, &entry.asked, &mut self.memories, &mut self.scratch) {
             Ok(choice) => choice,
             Err(refusal) => return self.refuse(now, id, refusal, fx),
         };
         let asked = &entry.asked;
         let waited = now.since(asked.arrived);
         let uncached = u64::from(asked.prompt_tokens - choice.matched_tokens);
+        let prompt = asked.prompt_tokens;
+        let tokens = uncached + self.plan.inflight.output_tokens(prompt, asked.max_output_tokens);
         let endpoint = self.pool.at(choice.endpoint).expect("chosen among the living").id;
         if let Some(index) = &mut self.index {
             index.insert(endpoint.index, &asked.prefix);
         }
-        self.lease(now, id, endpoint, uncached);
+        self.lease(now, id, Lease { endpoint, uncached, tokens, lane });
+        if let (Some(lane), Some(queues)) = (lane, &mut self.queues) {
+            queues.started(lane);
+            if charge {
+                queues.charge(lane, u64::from(prompt), now);
+            }
+        }
         fx.log_dispatch(now, id, endpoint, waited, choice.matched_tokens);
         let matched_tokens = choice.matched_tokens;
         fx.list.push(Effect::Dispatch { id, endpoint, waited, matched_tokens });

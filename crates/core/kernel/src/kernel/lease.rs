@@ -23,6 +23,15 @@ pub(super) const PENDING_AT_MOST: Span = Span::secs(30);
 /// Weight of the newest observation in an endpoint's mean time to first token.
 const NEWEST: f64 = 0.1;
 
+/// What a request takes at its endpoint.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lease {
+    pub(super) endpoint: EndpointId,
+    pub(super) uncached: u64,
+    pub(super) tokens: u64,
+    pub(super) lane: Option<(u32, u32)>,
+}
+
 impl Kernel {
     /// Whether anything that decides reads live load.
     fn watches_load(&self) -> bool {
@@ -43,14 +52,17 @@ impl Kernel {
     }
 
     /// The request goes to this endpoint.
-    pub(super) fn lease(&mut self, now: Nanos, id: Id, endpoint: EndpointId, uncached: u64) {
+    pub(super) fn lease(&mut self, now: Nanos, id: Id, lease: Lease) {
+        let Lease { endpoint, uncached, tokens, lane } = lease;
         let Some(entry) = self.table.get_mut(id) else { return };
         let streaming = entry.asked.streaming;
-        entry.state = State::Running(Running { endpoint, since: now, pending: true, uncached });
+        let running = Running { endpoint, since: now, pending: true, uncached, tokens, lane, output: 0 };
+        entry.state = State::Running(running);
         let Some(e) = self.pool.get_mut(endpoint) else { return };
         e.load.requests += 1;
         e.load.pending += 1;
         e.load.pending_tokens += uncached;
+        e.load.tokens += tokens;
         if !streaming && self.watches_load() {
             let until = now + self.pool.get(endpoint).map_or(PENDING_AT_MOST, shown_by);
             self.pending_until.set(id.index, (until, id.index));
@@ -65,6 +77,7 @@ impl Kernel {
             // memory.
             entry.asked.prefix = Arc::default();
         }
+        self.prompt_over(now, id);
         if let Some(Entry { state: State::Running(r), .. }) = self.table.get(id)
             && r.pending
         {
@@ -73,6 +86,21 @@ impl Kernel {
                 e.mean_ttft = Some(e.mean_ttft.map_or(took, |m| m + NEWEST * (took - m)));
             }
             self.pending_over(now, id);
+        }
+    }
+
+    /// Prompt tokens in flight end with the first token, unless output is estimated.
+    fn prompt_over(&mut self, now: Nanos, id: Id) {
+        if self.plan.inflight.output.is_some() {
+            return;
+        }
+        let Some(Entry { state: State::Running(r), .. }) = self.table.get_mut(id) else { return };
+        let (endpoint, tokens) = (r.endpoint, std::mem::take(&mut r.tokens));
+        if tokens > 0
+            && let Some(e) = self.pool.get_mut(endpoint)
+        {
+            e.load.tokens -= tokens;
+            self.load_changed(now, endpoint);
         }
     }
 
@@ -107,17 +135,22 @@ impl Kernel {
         any
     }
 
-    /// A running request has left the table: takes it off its endpoint's counters, if that lives.
+    /// A running request has left the table: takes it off its endpoint's counters, if that lives, and
+    /// lets go of its flow.
     pub(super) fn release(&mut self, now: Nanos, id: Id, r: &Running) {
         self.pending_until.remove(id.index);
         if let Some(e) = self.pool.get_mut(r.endpoint) {
             e.load.requests -= 1;
+            e.load.tokens -= r.tokens;
             if r.pending {
                 e.load.pending -= 1;
                 e.load.pending_tokens -= r.uncached;
             }
         }
         self.load_changed(now, r.endpoint);
+        if let (Some(lane), Some(queues)) = (r.lane, &mut self.queues) {
+            queues.ended(lane, now);
+        }
     }
 
     /// Whether every endpoint's load is the fold over its leases; for tests and debug builds.
@@ -129,6 +162,7 @@ impl Kernel {
                     && r.endpoint == e.id
                 {
                     fold.requests += 1;
+                    fold.tokens += r.tokens;
                     if r.pending {
                         fold.pending += 1;
                         fold.pending_tokens += r.uncached;

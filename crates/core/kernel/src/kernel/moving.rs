@@ -30,16 +30,19 @@ impl Kernel {
         if !matches!(state, State::Running(_)) {
             return;
         }
+        let mut lane = None;
         if let State::Running(lease) = std::mem::replace(state, State::Deciding) {
+            lane = lease.lane;
             self.release(now, id, &lease);
         }
-        self.changed = true;
+        self.load_fell();
         let candidates = &mut self.scratch.candidates;
         candidates.clone_from(self.pool.members());
         if self.pool.get(avoid).is_some() && candidates.len() > 1 {
             candidates.remove(avoid.index);
         }
-        self.dispatch(now, id, fx);
+        // Its flow was charged when it left the queue.
+        self.dispatch(now, id, lane, false, fx);
         self.settle(now, fx);
     }
 }

@@ -96,7 +96,6 @@ impl Admitter for Probabilistic {
 mod tests {
     use super::*;
     use crate::pool::{EndpointSpec, Reading, Sample};
-    use forebay_base::Nanos;
 
     #[test]
     fn the_refused_share_follows_the_formula() {
@@ -110,17 +109,8 @@ mod tests {
             let refused = |priority: i32| {
                 (0..20_000u64)
                     .filter(|&number| {
-                        let ask = Asked {
-                            number,
-                            arrived: Nanos::ZERO,
-                            requested_priority: priority,
-                            priority,
-                            bytes: 1,
-                            prompt_tokens: 1,
-                            prefix: Arc::default(),
-                            block_tokens: 0,
-                            streaming: false,
-                        };
+                        let ask =
+                            Asked { number, requested_priority: priority, priority, ..Asked::default() };
                         !it.admit(&ask, &pool, Draws::new(9))
                     })
                     .count() as f64
@@ -135,17 +125,7 @@ mod tests {
     #[test]
     fn what_is_unknown_counts_as_saturated_and_an_empty_pool_admits() {
         let it = Probabilistic { queue: 5.0, kv: 0.8, power: 5.0, k: 300.0 };
-        let ask = Asked {
-            number: 1,
-            arrived: Nanos::ZERO,
-            requested_priority: -1,
-            priority: -1,
-            bytes: 1,
-            prompt_tokens: 1,
-            prefix: Arc::default(),
-            block_tokens: 0,
-            streaming: false,
-        };
+        let ask = Asked { number: 1, requested_priority: -1, priority: -1, ..Asked::default() };
         let mut pool = Pool::default();
         assert!(it.admit(&ask, &pool, Draws::new(1)), "an empty pool");
         let (a, b) = (pool.add(EndpointSpec::named("a")), pool.add(EndpointSpec::named("b")));

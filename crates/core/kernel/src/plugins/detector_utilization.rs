@@ -201,17 +201,7 @@ mod tests {
             let (waiting, kv) = metrics.unwrap_or((Reading::Value(0.0), Reading::Value(0.0)));
             e.sample = Some(Sample { waiting, kv, ..Sample::default() });
         }
-        let ask = Asked {
-            number: 0,
-            arrived: Nanos::ZERO,
-            requested_priority: 0,
-            priority: 0,
-            bytes: 0,
-            prompt_tokens: 0,
-            prefix: Arc::default(),
-            block_tokens: 0,
-            streaming: false,
-        };
+        let ask = Asked { number: 0, requested_priority: 0, priority: 0, ..Asked::default() };
         let d = Decision {
             now: Nanos::ZERO,
             ask: &ask,
@@ -219,6 +209,7 @@ mod tests {
             matched: &[],
             draws: Draws::new(0),
             live: false,
+            inflight: crate::plan::InflightPlan::default(),
         };
         let mut set = pool.members().clone();
         filter.keep(&d, &mut set);

@@ -2,7 +2,7 @@
 
 use crate::plugin::{Built, Descriptor, Kind, Stability};
 use crate::policy::{Fairness, FairnessPolicy, HeadKey};
-use forebay_base::IndexedHeap;
+use forebay_base::{IndexedHeap, Nanos};
 use std::sync::Arc;
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
@@ -37,7 +37,7 @@ impl Fairness for Heads {
     fn emptied(&mut self, flow: u32) {
         self.0.remove(flow);
     }
-    fn pick(&self) -> Option<u32> {
+    fn pick(&self, _: Nanos) -> Option<u32> {
         self.0.peek().map(|(_, flow)| flow)
     }
     fn fork(&self) -> Box<dyn Fairness> {

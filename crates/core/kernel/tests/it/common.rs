@@ -3,9 +3,9 @@
 use forebay_base::{Nanos, Span};
 use forebay_kernel::plan::{BandPlan, BandTemplate, Driver, FlowPlan, Profile, WeightedScorer};
 use forebay_kernel::plugin::{Built, Value, Values};
-use forebay_kernel::policy::{Gate, UsageLimit};
+use forebay_kernel::policy::{Detector, Gate, Usage, UsageLimit};
 use forebay_kernel::{
-    Asked, Effect, Effects, EndpointSet, Id, Kernel, Plan, Pool, Progress, Reading, Sample, plugins,
+    Adapters, Asked, Effect, Effects, EndpointSet, Id, Kernel, Plan, Pool, Progress, Reading, Sample, plugins,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -56,6 +56,10 @@ pub(crate) struct Setup {
     /// Whether the probabilistic admitter stands in front.
     pub(crate) admitter: bool,
     pub(crate) gate: Arc<dyn Gate>,
+    pub(crate) fairness: &'static str,
+    pub(crate) ordering: &'static str,
+    /// Whether the profile has every filter and scorer that remembers or counts something.
+    pub(crate) remembers: bool,
 }
 
 impl Default for Setup {
@@ -77,6 +81,9 @@ impl Default for Setup {
             band_bytes: 1_000_000_000,
             admitter: false,
             gate: plugin("open-gate", &[]).gate.unwrap(),
+            fairness: "global-strict-fairness-policy",
+            ordering: "fcfs-ordering-policy",
+            remembers: false,
         }
     }
 }
@@ -86,8 +93,8 @@ impl Setup {
         BandTemplate {
             max_bytes: self.band_bytes,
             max_requests: self.band_requests,
-            fairness: plugin("global-strict-fairness-policy", &[]).fairness.unwrap(),
-            ordering: plugin("fcfs-ordering-policy", &[]).ordering.unwrap(),
+            fairness: plugin(self.fairness, &[]).fairness.unwrap(),
+            ordering: plugin(self.ordering, &[]).ordering.unwrap(),
         }
     }
 
@@ -99,10 +106,53 @@ impl Setup {
         plugin(self.limit, &given).limit.unwrap()
     }
 
+    fn detector(&self) -> Arc<dyn Detector> {
+        let given = match self.detector {
+            "utilization-detector" | "inflight-aware-detector" => {
+                vec![("metricsStalenessThreshold", Value::Span(self.stale_after))]
+            }
+            _ => vec![
+                ("maxConcurrency", Value::Int(3)),
+                ("maxTokenConcurrency", Value::Int(900)),
+                ("concurrencyMode", Value::Text("hybrid".into())),
+            ],
+        };
+        plugin(self.detector, &given).detector.unwrap()
+    }
+
+    fn profile(&self) -> Profile {
+        let mut scorers =
+            vec![("queue-scorer", 2.0), ("kv-cache-utilization-scorer", 2.0), ("prefix-cache-scorer", 3.0)];
+        let mut filters = Vec::new();
+        let session = [("strategy", Value::Text("session_id".into()))];
+        let given = |name: &str| if name.starts_with("session") { &session[..] } else { &[] };
+        if self.remembers {
+            scorers.extend([
+                ("no-hit-lru-scorer", 1.0),
+                ("session-affinity-scorer", 1.0),
+                ("token-load-scorer", 1.0),
+                ("active-request-scorer", 1.0),
+                ("lora-affinity-scorer", 1.0),
+                ("latency-scorer", 1.0),
+            ]);
+            filters.extend(["prefix-cache-affinity-filter", "session-affinity-filter"]);
+        }
+        Profile {
+            name: "default".into(),
+            filters: filters.iter().map(|name| plugin(name, given(name)).filter.unwrap()).collect(),
+            scorers: scorers
+                .iter()
+                .map(|&(name, weight)| WeightedScorer {
+                    name: name.into(),
+                    weight,
+                    scorer: plugin(name, given(name)).scorer.unwrap(),
+                })
+                .collect(),
+            picker: plugin("max-score-picker", &[]).picker.unwrap(),
+        }
+    }
+
     pub(crate) fn plan(&self) -> Arc<Plan> {
-        let stale = [("metricsStalenessThreshold", Value::Span(self.stale_after))];
-        let scorers =
-            [("queue-scorer", 2.0), ("kv-cache-utilization-scorer", 2.0), ("prefix-cache-scorer", 3.0)];
         Arc::new(Plan {
             flow: self.flow_control.then(|| FlowPlan {
                 max_bytes: self.max_bytes,
@@ -121,27 +171,21 @@ impl Setup {
                 driver: self.driver,
                 top_band_ceiling: self.top_band_ceiling,
             }),
-            detector: plugin(self.detector, &stale).detector.unwrap(),
+            detector: self.detector(),
             admitters: self
                 .admitter
                 .then(|| plugin("probabilistic-admitter", &[]).admitter.unwrap())
                 .into_iter()
                 .collect(),
-            profile: Profile {
-                name: "default".into(),
-                filters: Vec::new(),
-                scorers: scorers
-                    .iter()
-                    .map(|&(name, weight)| WeightedScorer {
-                        name: name.into(),
-                        weight,
-                        scorer: plugin(name, &[]).scorer.unwrap(),
-                    })
-                    .collect(),
-                picker: plugin("max-score-picker", &[]).picker.unwrap(),
-            },
+            profile: self.profile(),
             prefix: plugin("approx-prefix-cache-producer", &[]).prefix,
             live_routing: self.live_routing,
+            inflight: plugin(
+                "inflight-load-producer",
+                &[("addEstimatedOutputTokens", Value::Bool(self.remembers))],
+            )
+            .inflight
+            .unwrap(),
         })
     }
 }
@@ -166,6 +210,7 @@ pub(crate) struct Step {
 #[derive(Clone, Debug)]
 pub(crate) enum What {
     Offer { flow: u8, priority: i32, bytes: u64, ttl: Option<Span>, prefix: u8 },
+    Adapters { endpoint: usize, running: u8 },
     Gone { which: usize },
     Progress { which: usize, progress: u8 },
     Scrape { endpoint: usize, waiting: u8, kv: u8 },
@@ -225,11 +270,12 @@ fn usual() -> impl Strategy<Value = What> {
               prop::option::weighted(0.1, (1u64..2_000).prop_map(Span::millis)), 0u8..6)
             .prop_map(|(flow, priority, bytes, ttl, prefix)| What::Offer { flow, priority, bytes, ttl, prefix }),
         2 => any::<usize>().prop_map(|which| What::Gone { which }),
-        3 => (any::<usize>(), 0u8..3).prop_map(|(which, progress)| What::Progress { which, progress }),
+        3 => (any::<usize>(), 0u8..5).prop_map(|(which, progress)| What::Progress { which, progress }),
         6 => (any::<usize>(), 0u8..8, 0u8..100)
             .prop_map(|(endpoint, waiting, kv)| What::Scrape { endpoint, waiting, kv }),
         1 => prop::sample::select(vec!["", "", "prefill", "both"]).prop_map(|role| What::Add { role }),
         1 => any::<usize>().prop_map(|endpoint| What::Remove { endpoint }),
+        1 => (any::<usize>(), 0u8..3).prop_map(|(endpoint, running)| What::Adapters { endpoint, running }),
         1 => Just(What::Nothing),
     ]
 }
@@ -307,6 +353,12 @@ impl Driven {
                     block_tokens: 64,
                     streaming: bytes % 2 == 0,
                     ttl,
+                    model: format!("m{}", flow % 2).into(),
+                    session: if flow == 3 { "".into() } else { name.as_str().into() },
+                    slo_ttft: (flow > 1).then_some(Span::millis(bytes)),
+                    max_output_tokens: (flow == 1).then_some(5),
+                    slo_tpot: None,
+                    sticky: Arc::default(),
                 };
                 self.ids.push(k.offer(now, &ask, fx));
             }
@@ -314,7 +366,14 @@ impl Driven {
                 k.gone(now, self.ids[which % self.ids.len()], fx);
             }
             What::Progress { which, progress } if !self.ids.is_empty() => {
-                let p = [Progress::FirstToken, Progress::Finished, Progress::Failed][progress as usize % 3];
+                let usage = Usage { prompt: Some(9), completion: Some(7) };
+                let p = [
+                    Progress::FirstToken,
+                    Progress::Finished(usage),
+                    Progress::Failed,
+                    Progress::Output(4),
+                    Progress::Finished(Usage::default()),
+                ][progress as usize % 5];
                 k.progress(now, self.ids[which % self.ids.len()], p, fx);
             }
             What::Scrape { endpoint, waiting, kv } if !self.endpoints.is_empty() => {
@@ -338,6 +397,12 @@ impl Driven {
                 let avoid = self.endpoints[endpoint % self.endpoints.len()];
                 self.retried.push(self.ids[which % self.ids.len()]);
                 k.retry(now, self.ids[which % self.ids.len()], avoid, fx);
+            }
+            What::Adapters { endpoint, running } if !self.endpoints.is_empty() => {
+                let running = (0..running).map(|n| format!("m{n}")).collect();
+                let adapters = Adapters { running, waiting: vec!["m 1".into()], max: 2 };
+                let id = self.endpoints[endpoint % self.endpoints.len()];
+                k.adapters(now, id, Arc::new(adapters), fx);
             }
             What::Provision { priorities } => k.provision(now, &priorities, fx),
             What::Drain => k.drain(now, fx),

@@ -5,6 +5,7 @@ use crate::rig::{MS, Rig, full, idle};
 use forebay_base::{Nanos, Span};
 use forebay_kernel::plan::{Plan, WeightedScorer};
 use forebay_kernel::plugin::Value;
+use forebay_kernel::policy::Usage;
 use forebay_kernel::{Ask, Effect, EndpointSpec, Progress, QueueOutcome, Reading, Refusal, Sample};
 use std::sync::Arc;
 
@@ -298,7 +299,7 @@ fn endpoints_that_come_back_under_their_name_keep_clean_counters() {
     r.k.remove_endpoint(Nanos(1), e, &mut r.fx);
     let again = r.k.add_endpoint(Nanos(2), EndpointSpec::named("a"), &mut r.fx);
     r.k.progress(Nanos(3), id, Progress::FirstToken, &mut r.fx);
-    r.k.progress(Nanos(3), id, Progress::Finished, &mut r.fx);
+    r.k.progress(Nanos(3), id, Progress::Finished(Usage::default()), &mut r.fx);
     assert_eq!(r.k.pool().get(again).unwrap().load, forebay_kernel::pool::Load::default());
     assert!(r.k.ledgers().balanced());
 }

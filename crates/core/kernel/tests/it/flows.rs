@@ -3,7 +3,8 @@
 use crate::common::Setup;
 use crate::rig::{MS, Rig, full, idle};
 use forebay_base::Nanos;
-use forebay_kernel::{Ask, Kernel, QueueOutcome, Refusal};
+use forebay_kernel::policy::Usage;
+use forebay_kernel::{Ask, Id, Kernel, Progress, QueueOutcome, Refusal};
 
 fn priorities(k: &Kernel) -> Vec<i32> {
     k.bands().map(|b| b.priority).collect()
@@ -47,7 +48,8 @@ fn wanted_again_in_time_a_band_stays() {
     let e = r.add("a");
     r.scrape(0, e, &idle());
     r.k.provision(Nanos(0), &[5], &mut r.fx);
-    r.offer(0, 5);
+    let served = r.offer(0, 5);
+    r.k.gone(Nanos(0), served, &mut r.fx);
     r.k.provision(Nanos(1), &[], &mut r.fx);
     r.k.provision(Nanos(2), &[5], &mut r.fx);
     for n in 0..8 {
@@ -80,9 +82,15 @@ fn ceilings_are_those_of_the_bands_at_any_time() {
 }
 
 /// Offers to `priority` under a name of its own for each.
-fn offer_named(r: &mut Rig, at: u64, priority: i32, n: u64) {
+fn offer_named(r: &mut Rig, at: u64, priority: i32, n: u64) -> Id {
     let flow = format!("flow-{n}");
-    r.ask(at, &Ask { flow: &flow, priority, bytes: 1, ..Ask::default() });
+    r.ask(at, &Ask { flow: &flow, priority, bytes: 1, ..Ask::default() })
+}
+
+/// The same, and it is over at once.
+fn serve_named(r: &mut Rig, at: u64, priority: i32, n: u64) {
+    let id = offer_named(r, at, priority, n);
+    r.k.gone(Nanos(at), id, &mut r.fx);
 }
 
 #[test]
@@ -91,7 +99,7 @@ fn idle_flows_are_forgotten_a_few_per_arrival() {
     let e = r.add("a");
     r.scrape(0, e, &idle());
     for n in 0..1_000u64 {
-        offer_named(&mut r, n, 100, n);
+        serve_named(&mut r, n, 100, n);
     }
     assert_eq!(r.dispatched().len(), 1_000);
     assert_eq!(flows(&r.k, 100), 1_000);
@@ -114,7 +122,7 @@ fn flows_of_a_quiet_band_are_forgotten_by_arrivals_elsewhere() {
     let e = r.add("a");
     r.scrape(0, e, &idle());
     for n in 0..100u64 {
-        offer_named(&mut r, n, -50, n);
+        serve_named(&mut r, n, -50, n);
     }
     assert_eq!(flows(&r.k, -50), 100);
     for n in 0..75 {
@@ -138,4 +146,23 @@ fn a_flow_in_use_is_never_forgotten() {
     }
     assert_eq!(flows(&r.k, 0), 1);
     assert_eq!(r.k.ledgers().queued, 13);
+}
+
+#[test]
+fn a_flow_whose_request_runs_is_kept_until_five_minutes_after_its_end() {
+    let mut r = Rig::new(&Setup::default());
+    let e = r.add("a");
+    r.scrape(0, e, &idle());
+    let id = offer_named(&mut r, 0, -50, 1);
+    let visit = |r: &mut Rig, at: u64| {
+        r.scrape(at, e, &idle());
+        for n in 0..12 {
+            serve_named(r, at + n, 100, 0);
+        }
+        flows(&r.k, -50)
+    };
+    assert_eq!(visit(&mut r, 1_000_000 * MS), 1);
+    r.k.progress(Nanos(1_000_001 * MS), id, Progress::Finished(Usage::default()), &mut r.fx);
+    assert_eq!(visit(&mut r, 1_300_000 * MS), 1);
+    assert_eq!(visit(&mut r, 1_300_001 * MS), 0);
 }

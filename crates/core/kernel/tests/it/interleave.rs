@@ -6,6 +6,7 @@ use forebay_base::{Nanos, Span};
 use forebay_kernel::effect::Effects;
 use forebay_kernel::journal::Journal;
 use forebay_kernel::plan::Driver;
+use forebay_kernel::policy::Usage;
 use forebay_kernel::replay::replay;
 use forebay_kernel::{Ask, EndpointSpec, Id, Progress};
 use proptest::prelude::*;
@@ -35,6 +36,8 @@ fn run(setup: &Setup, steps: &[crate::common::Step], close: bool) -> (Driven, St
             requests += u64::from(e.load.requests);
             pending += u64::from(e.load.pending);
             assert!(e.load.pending > 0 || e.load.pending_tokens == 0);
+            assert!(e.load.requests > 0 || e.load.tokens == 0);
+            assert!(e.load.tokens >= e.load.pending_tokens);
         }
         assert!(pending <= requests && requests <= ledgers.live - ledgers.queued);
         let bands: Vec<_> = driven.kernel.bands().collect();
@@ -64,6 +67,25 @@ fn run(setup: &Setup, steps: &[crate::common::Step], close: bool) -> (Driven, St
     (driven, text)
 }
 
+/// Fairness, ordering, detector, and whether the profile remembers.
+fn policies() -> impl Strategy<Value = (&'static str, &'static str, &'static str, bool)> {
+    (
+        prop::sample::select(vec![
+            "global-strict-fairness-policy",
+            "round-robin-fairness-policy",
+            "token-fair-policy",
+            "program-aware-fairness",
+        ]),
+        prop::sample::select(vec![
+            "fcfs-ordering-policy",
+            "edf-ordering-policy",
+            "slo-deadline-ordering-policy",
+        ]),
+        prop::sample::select(vec!["utilization-detector", "inflight-aware-detector", "concurrency-detector"]),
+        any::<bool>(),
+    )
+}
+
 /// Limits, policies, a gate and an admitter in all combinations.
 fn setups() -> impl Strategy<Value = Setup> {
     (
@@ -78,19 +100,19 @@ fn setups() -> impl Strategy<Value = Setup> {
         prop::sample::select(vec![Span::millis(200), Span::secs(3600)]),
         prop::option::weighted(0.7, Just(Span::secs(2))),
         prop::bool::weighted(0.85),
-        (
-            any::<(bool, bool)>(),
-            prop::sample::select(vec!["utilization-detector", "inflight-aware-detector"]),
-            prop::sample::select(vec![None, Some(2.0)]),
-        ),
+        (any::<(bool, bool)>(), policies(), prop::sample::select(vec![None, Some(2.0)])),
     )
         .prop_map(
-            |(limit, (gate, admitter), max_bytes, band_bytes, stale_after, ttl, flow_control, signal)| {
-                let ((event, live_routing), detector, top_band_ceiling) = signal;
+            |(limit, (gate, admitter), max_bytes, band_bytes, stale_after, ttl, flow_control, more)| {
+                let ((event, live_routing), (fairness, ordering, detector, remembers), top_band_ceiling) =
+                    more;
                 Setup {
                     driver: if event { Driver::Event } else { Driver::Upstream },
                     live_routing,
+                    fairness,
+                    ordering,
                     detector,
+                    remembers,
                     top_band_ceiling,
                     limit,
                     gate: if gate { Arc::new(Hold) } else { plugin("open-gate", &[]).gate.unwrap() },
@@ -133,7 +155,7 @@ proptest! {
         prop_assert_eq!(driven.kernel.next_wake(), None);
         // Whatever still runs ends once; words that come late or twice change nothing.
         for id in driven.ids.clone() {
-            driven.kernel.progress(driven.now, id, Progress::Finished, &mut driven.fx);
+            driven.kernel.progress(driven.now, id, Progress::Finished(Usage::default()), &mut driven.fx);
             driven.kernel.gone(driven.now, id, &mut driven.fx);
         }
         let ledgers = driven.kernel.ledgers();

@@ -5,6 +5,7 @@ use crate::rig::{MS, Rig, full, idle};
 use forebay_base::{Nanos, Span};
 use forebay_kernel::plan::Driver;
 use forebay_kernel::plugin::Value;
+use forebay_kernel::policy::Usage;
 use forebay_kernel::{Ask, Effect, Id, Progress, Reading, Sample};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ impl Rig {
         self.k.progress(Nanos(at), id, Progress::FirstToken, &mut self.fx);
     }
     fn finish(&mut self, at: u64, id: Id) {
-        self.k.progress(Nanos(at), id, Progress::Finished, &mut self.fx);
+        self.k.progress(Nanos(at), id, Progress::Finished(Usage::default()), &mut self.fx);
     }
     fn effective(&mut self) -> f64 {
         self.k.saturation().effective

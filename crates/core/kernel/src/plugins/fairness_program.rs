@@ -1,0 +1,383 @@
+//! `program-aware-fairness`: a fairness id is a program; the flow goes next whose program has attained
+//! little service lately and whose head has waited long.
+//!
+//! Score of a flow with something queued: `ws * (1 - norm(service)) + ww * norm(wait)`, where norm maps the
+//! least of those flows to 0 and the greatest to 1, and all to 0.5 if they are equal; the greatest score
+//! wins, a tie goes to the earlier head. Service is prompt tokens plus twice the completion tokens, added
+//! when a request finishes, and halves every `lasHalfLifeSeconds`. Formula and presets as in llm-d-router.
+
+use crate::plugin::{Bounds, Built, Descriptor, Kind, Param, ParamKind, Preset, Stability};
+use crate::policy::{Fairness, FairnessPolicy, HeadKey, Usage};
+use forebay_base::{Nanos, Span, math};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+pub(super) static DESCRIPTOR: Descriptor = Descriptor {
+    name: "program-aware-fairness",
+    aliases: &[],
+    kinds: &[Kind::FairnessPolicy],
+    summary: "Flows of programs that attained little service lately, or wait long, go first.",
+    stability: Stability::Beta,
+    params: &[
+        Param {
+            name: "strategy",
+            kind: ParamKind::Choice(&["las"]),
+            preset: Preset::Text("las"),
+            unit: "",
+            doc: "Least attained service, the only strategy.",
+        },
+        Param {
+            name: "evictionTtlSeconds",
+            kind: ParamKind::Float(Bounds::NON_NEGATIVE),
+            preset: Preset::Float(3600.0),
+            unit: "seconds",
+            doc: "How long the service of an idle program is remembered; 0 is forever.",
+        },
+        Param {
+            name: "evictionSweepSeconds",
+            kind: ParamKind::Float(Bounds::POSITIVE),
+            preset: Preset::Float(300.0),
+            unit: "seconds",
+            doc: "Accepted and not read: what is too old is never used and goes with the next change.",
+        },
+        Param {
+            name: "lasWeightService",
+            kind: ParamKind::Float(Bounds::NON_NEGATIVE),
+            preset: Preset::Float(0.8),
+            unit: "",
+            doc: "Weight of little attained service.",
+        },
+        Param {
+            name: "lasWeightHeadWait",
+            kind: ParamKind::Float(Bounds::NON_NEGATIVE),
+            preset: Preset::Float(0.2),
+            unit: "",
+            doc: "Weight of the head's wait.",
+        },
+        Param {
+            name: "lasHalfLifeSeconds",
+            kind: ParamKind::Float(Bounds::NON_NEGATIVE),
+            preset: Preset::Float(60.0),
+            unit: "seconds",
+            doc: "Time in which attained service halves; 0 is never.",
+        },
+    ],
+    ignores_parameters: false,
+    needs: None,
+    build: |v| {
+        let ttl = v.float("evictionTtlSeconds");
+        let it = ProgramAware(Settings {
+            ttl: if ttl > 0.0 { Span::from_secs_f64(ttl) } else { Span::FOREVER },
+            service: v.float("lasWeightService"),
+            wait: v.float("lasWeightHeadWait"),
+            half_life: v.float("lasHalfLifeSeconds"),
+        });
+        Ok(Built { fairness: Some(Arc::new(it)), ..Built::default() })
+    },
+};
+
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    ttl: Span,
+    service: f64,
+    wait: f64,
+    half_life: f64,
+}
+
+#[derive(Debug)]
+struct ProgramAware(Settings);
+
+impl FairnessPolicy for ProgramAware {
+    fn start(&self) -> Box<dyn Fairness> {
+        Box::new(Programs {
+            settings: self.0,
+            epoch: Nanos::ZERO,
+            programs: Vec::new(),
+            queued: Vec::new(),
+            idle: Idle::default(),
+        })
+    }
+}
+
+/// Programs without a flow that are remembered at most.
+const MAX_IDLE: usize = 65_536;
+
+/// Halvings after which the common scale is moved, well inside of what an f64 can hold.
+const RESCALE: f64 = 256.0;
+
+#[derive(Clone, Debug)]
+struct Program {
+    name: Arc<str>,
+    /// Attained service at the epoch's scale: times 2 for every half-life since the epoch. All services
+    /// shrink alike, so on this scale none changes with time, and norm is the same.
+    service: f64,
+    /// The last completion, or when the flow was opened.
+    used: Nanos,
+    head: Option<HeadKey>,
+    /// Place in the list of those with something queued.
+    place: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Programs {
+    settings: Settings,
+    epoch: Nanos,
+    programs: Vec<Option<Program>>,
+    /// Flows with something queued, in no order that matters.
+    queued: Vec<u32>,
+    idle: Idle,
+}
+
+/// Services of programs whose flow was forgotten.
+#[derive(Clone, Debug, Default)]
+struct Idle {
+    /// By name: service, last use, number of the entry in `order`.
+    services: BTreeMap<Arc<str>, (f64, Nanos, u64)>,
+    order: VecDeque<(u64, Arc<str>)>,
+    entries: u64,
+}
+
+impl Idle {
+    fn put(&mut self, name: Arc<str>, service: f64, used: Nanos) {
+        self.entries += 1;
+        self.services.insert(name.clone(), (service, used, self.entries));
+        self.order.push_back((self.entries, name));
+    }
+
+    /// Forgets what is too old or too much.
+    fn trim(&mut self, now: Nanos, ttl: Span) {
+        while let Some((n, name)) = self.order.front() {
+            let current = self.services.get(name).filter(|s| s.2 == *n);
+            if current.is_some_and(|s| now.since(s.1) <= ttl) && self.order.len() <= MAX_IDLE {
+                return;
+            }
+            if current.is_some() {
+                self.services.remove(name);
+            }
+            self.order.pop_front();
+        }
+    }
+}
+
+impl Programs {
+    /// What a unit of service counts now on the common scale; moves the scale when it grows too far.
+    fn scale(&mut self, now: Nanos) -> f64 {
+        if self.settings.half_life == 0.0 {
+            return 1.0;
+        }
+        let halvings = now.since(self.epoch).as_secs_f64() / self.settings.half_life;
+        if halvings <= RESCALE {
+            return math::pow(2.0, halvings);
+        }
+        let shrink = math::pow(2.0, -halvings);
+        self.epoch = now;
+        for p in self.programs.iter_mut().flatten() {
+            p.service *= shrink;
+        }
+        for s in self.idle.services.values_mut() {
+            s.0 *= shrink;
+        }
+        1.0
+    }
+
+    fn get_mut(&mut self, flow: u32) -> Option<&mut Program> {
+        self.programs.get_mut(flow as usize)?.as_mut()
+    }
+
+    /// Queued programs with their heads.
+    fn heads(&self) -> impl Iterator<Item = (u32, &Program, HeadKey)> + '_ {
+        self.queued.iter().filter_map(|&flow| {
+            let p = self.programs[flow as usize].as_ref()?;
+            Some((flow, p, p.head?))
+        })
+    }
+}
+
+/// The least and greatest of some numbers.
+#[derive(Clone, Copy)]
+struct Range(f64, f64);
+
+impl Range {
+    const NONE: Range = Range(f64::INFINITY, f64::NEG_INFINITY);
+    fn with(self, x: f64) -> Range {
+        Range(self.0.min(x), self.1.max(x))
+    }
+    fn norm(self, x: f64) -> f64 {
+        if self.0 == self.1 { 0.5 } else { (x - self.0) / (self.1 - self.0) }
+    }
+}
+
+/// Whole milliseconds.
+fn waited(now: Nanos, head: HeadKey) -> f64 {
+    (now.since(head.since).0 / 1_000_000) as f64
+}
+
+impl Fairness for Programs {
+    fn opened(&mut self, now: Nanos, flow: u32, name: &Arc<str>) {
+        self.idle.trim(now, self.settings.ttl);
+        let service = self.idle.services.remove(name);
+        let service = service.filter(|s| now.since(s.1) <= self.settings.ttl).map_or(0.0, |s| s.0);
+        if flow as usize >= self.programs.len() {
+            self.programs.resize(flow as usize + 1, None);
+        }
+        let program = Program { name: name.clone(), service, used: now, head: None, place: 0 };
+        self.programs[flow as usize] = Some(program);
+    }
+    fn head_changed(&mut self, flow: u32, head: HeadKey) {
+        let place = self.queued.len();
+        let Some(p) = self.get_mut(flow) else { return };
+        if p.head.replace(head).is_none() {
+            p.place = place;
+            self.queued.push(flow);
+        }
+    }
+    fn emptied(&mut self, flow: u32) {
+        let Some(p) = self.get_mut(flow) else { return };
+        let place = p.place;
+        if p.head.take().is_none() {
+            return;
+        }
+        self.queued.swap_remove(place);
+        if let Some(&moved) = self.queued.get(place)
+            && let Some(p) = self.get_mut(moved)
+        {
+            p.place = place;
+        }
+    }
+    fn closed(&mut self, now: Nanos, flow: u32) {
+        let Some(p) = self.programs.get_mut(flow as usize).and_then(Option::take) else { return };
+        if p.service > 0.0 {
+            self.idle.put(p.name, p.service, p.used);
+        }
+        self.idle.trim(now, self.settings.ttl);
+    }
+    fn pick(&self, now: Nanos) -> Option<u32> {
+        let (mut service, mut wait) = (Range::NONE, Range::NONE);
+        for (_, p, head) in self.heads() {
+            service = service.with(p.service);
+            wait = wait.with(waited(now, head));
+        }
+        let score = |p: &Program, head: HeadKey| {
+            self.settings.service * (1.0 - service.norm(p.service))
+                + self.settings.wait * wait.norm(waited(now, head))
+        };
+        let scored = self.heads().map(|(flow, p, head)| (score(p, head), head, flow));
+        scored.max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1))).map(|(_, _, flow)| flow)
+    }
+    fn finished(&mut self, now: Nanos, flow: u32, usage: Usage) {
+        let scale = self.scale(now);
+        let cost = f64::from(usage.prompt.unwrap_or(0)) + 2.0 * f64::from(usage.completion.unwrap_or(0));
+        if let Some(p) = self.get_mut(flow) {
+            p.service += cost * scale;
+            p.used = now;
+        }
+    }
+    fn fork(&self) -> Box<dyn Fairness> {
+        Box::new(self.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::build;
+    use super::*;
+    use crate::plugin::Value;
+
+    fn at(ms: u64) -> Nanos {
+        Nanos::ZERO + Span::millis(ms)
+    }
+
+    fn start(given: &[(&'static str, Value)]) -> Box<dyn Fairness> {
+        build(&DESCRIPTOR, given).unwrap().fairness.unwrap().start()
+    }
+
+    fn queue(p: &mut Box<dyn Fairness>, flow: u32, number: u64, since: Nanos) {
+        p.head_changed(flow, HeadKey { key: 0, number, since });
+    }
+
+    fn used(prompt: u32, completion: u32) -> Usage {
+        Usage { prompt: Some(prompt), completion: Some(completion) }
+    }
+
+    #[test]
+    fn little_service_outweighs_a_longer_wait() {
+        let mut p = start(&[("lasHalfLifeSeconds", Value::Float(0.0))]);
+        for (flow, name) in ["a", "b", "c"].iter().enumerate() {
+            p.opened(at(0), flow as u32, &(*name).into());
+        }
+        p.finished(at(0), 0, used(100, 50)); // 200
+        p.finished(at(0), 1, used(60, 20)); // 100
+        queue(&mut p, 0, 0, at(0));
+        queue(&mut p, 1, 1, at(600));
+        queue(&mut p, 2, 2, at(1000));
+        // At 1 s: a: 0.8 * 0 + 0.2 * 1 = 0.2; b: 0.8 * 0.5 + 0.2 * 0.4 = 0.48; c: 0.8 * 1 + 0 = 0.8.
+        assert_eq!(p.pick(at(1000)), Some(2));
+        p.emptied(2);
+        // Of two: a: 0 + 0.2; b: 0.8 + 0.
+        assert_eq!(p.pick(at(1000)), Some(1));
+        p.emptied(1);
+        assert_eq!(p.pick(at(1000)), Some(0));
+        p.emptied(0);
+        assert_eq!(p.pick(at(1000)), None);
+    }
+
+    #[test]
+    fn equal_services_leave_it_to_the_wait_and_ties_to_the_earlier_head() {
+        let mut p = start(&[]);
+        p.opened(at(0), 0, &"a".into());
+        p.opened(at(0), 1, &"b".into());
+        queue(&mut p, 0, 7, at(5));
+        queue(&mut p, 1, 3, at(4));
+        assert_eq!(p.pick(at(10)), Some(1));
+        // Less than a millisecond apart is no difference.
+        queue(&mut p, 0, 7, Nanos(4_200_000));
+        queue(&mut p, 1, 8, Nanos(4_100_000));
+        assert_eq!(p.pick(at(5)), Some(0));
+    }
+
+    #[test]
+    fn service_halves_and_new_service_counts_in_full() {
+        let mut p = start(&[("lasWeightHeadWait", Value::Float(0.0))]);
+        p.opened(at(0), 0, &"a".into());
+        p.opened(at(0), 1, &"b".into());
+        p.finished(at(0), 0, used(1000, 0));
+        // A minute later a has 500; 499 are less, 501 more.
+        p.finished(at(60_000), 1, used(499, 0));
+        queue(&mut p, 0, 0, at(60_000));
+        queue(&mut p, 1, 1, at(60_000));
+        assert_eq!(p.pick(at(60_000)), Some(1));
+        p.finished(at(60_000), 1, used(2, 0));
+        assert_eq!(p.pick(at(60_000)), Some(0));
+        // After very long the scale has moved; what is new counts, what was is gone.
+        p.finished(at(60_000 * 2_000), 0, used(1, 0));
+        assert_eq!(p.pick(at(60_000 * 2_000)), Some(1));
+        p.finished(at(60_000 * 2_000), 1, used(2, 0));
+        assert_eq!(p.pick(at(60_000 * 2_000)), Some(0));
+    }
+
+    #[test]
+    fn a_forgotten_flow_finds_its_service_again_until_it_is_too_old() {
+        for (back, want) in [(1_000_000, 1), (3_700_000, 0)] {
+            let mut p = start(&[("lasHalfLifeSeconds", Value::Float(0.0))]);
+            p.opened(at(0), 0, &"a".into());
+            p.finished(at(0), 0, used(10, 0));
+            p.closed(at(300_000), 0);
+            p.opened(at(back), 1, &"b".into());
+            p.opened(at(back), 0, &"a".into());
+            queue(&mut p, 0, 0, at(back));
+            queue(&mut p, 1, 1, at(back));
+            assert_eq!(p.pick(at(back)), Some(want), "back after {back} ms");
+        }
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut idle = Idle::default();
+        for i in 0..MAX_IDLE + 10 {
+            idle.put(format!("{i}").into(), 1.0, at(0));
+            idle.trim(at(0), Span::FOREVER);
+        }
+        assert_eq!((idle.services.len(), idle.order.len()), (MAX_IDLE, MAX_IDLE));
+        assert!(!idle.services.contains_key("9") && idle.services.contains_key("10"));
+    }
+}
