@@ -154,6 +154,7 @@ impl Config {
             admitters: self.plugins.iter().filter_map(|i| i.built.admitter.clone()).collect(),
             profile: self.profile_plan(),
             prefix: self.prefix_plan(),
+            inflight: self.plugins.iter().find_map(|i| i.built.inflight).unwrap_or_default(),
             live_routing: self.flow.as_ref().is_some_and(|f| f.live_routing),
         }
     }

@@ -351,7 +351,8 @@ pub(crate) fn serves(instance: &Instance, kind: Kind) -> bool {
             | Kind::DataSource
             | Kind::Extractor
             | Kind::Discovery
-            | Kind::Parser => true,
+            | Kind::Parser
+            | Kind::RequestProcessor => true,
         }
 }
 

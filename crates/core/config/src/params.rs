@@ -121,8 +121,24 @@ pub(crate) fn read(node: &Node, kind: &ParamKind, path: &str, found: &mut Diagno
             values.into_iter().collect::<Option<Vec<Value>>>().map(Value::List)
         }
         ParamKind::Object(params) => read_all(Some(node), params, path, found).map(Value::Object),
+        ParamKind::Map => texts(node, path, found).map(Value::Map),
         ParamKind::Any => Some(Value::Given),
     }
+}
+
+/// A mapping of texts; keys are as given.
+fn texts(node: &Node, path: &str, found: &mut Diagnostics) -> Option<Vec<(String, String)>> {
+    let Content::Map(entries) = &node.content else {
+        let message = format!("found {}", node.describe());
+        found.push(Diagnostic::error(node.at, path, message).expected("a mapping of texts to texts"));
+        return None;
+    };
+    let read = |e: &Entry| {
+        let value = decode::text(&e.value, &decode::join(path, &e.key), found)?;
+        Some((e.key.clone(), value.to_owned()))
+    };
+    let pairs: Vec<Option<(String, String)>> = entries.iter().map(read).collect();
+    pairs.into_iter().collect()
 }
 
 /// The interval in words for whole numbers.

@@ -13,6 +13,8 @@ enum Out {
     Scalar(String),
     List(Vec<Out>),
     Map(Vec<(&'static str, Out)>),
+    /// Names from the file.
+    Texts(Vec<(String, String)>),
 }
 
 /// The configuration with every default written out, in the order of the documentation. Loaded again
@@ -157,6 +159,7 @@ fn value(v: &Value) -> Out {
         Value::Span(s) => Out::Scalar(s.to_string()),
         Value::List(items) => Out::List(items.iter().map(value).collect()),
         Value::Object(fields) => values(fields),
+        Value::Map(pairs) => Out::Texts(pairs.clone()),
         // What was given is not known; a mapping without fields reads back as given.
         Value::Given => Out::Scalar("{}".to_owned()),
     }
@@ -203,6 +206,12 @@ fn block(out: &Out, indent: usize, text: &mut String) {
                 nested(value, indent, text);
             }
         }
+        Out::Texts(pairs) => {
+            for (i, (name, value)) in pairs.iter().enumerate() {
+                pad(if i == 0 { 0 } else { indent }, text);
+                text.push_str(&format!("{}: {}\n", quoted(name), quoted(value)));
+            }
+        }
     }
 }
 
@@ -215,7 +224,8 @@ fn nested(value: &Out, indent: usize, text: &mut String) {
         }
         Out::List(items) if items.is_empty() => text.push_str(" []\n"),
         Out::Map(fields) if fields.is_empty() => text.push_str(" {}\n"),
-        Out::List(_) | Out::Map(_) => {
+        Out::Texts(pairs) if pairs.is_empty() => text.push_str(" {}\n"),
+        Out::List(_) | Out::Map(_) | Out::Texts(_) => {
             text.push('\n');
             pad(indent + 2, text);
             block(value, indent + 2, text);

@@ -112,6 +112,7 @@ fn param_kind(kind: &ParamKind) -> Value {
         ParamKind::Duration => json!({ "type": "string", "pattern": DURATION }),
         ParamKind::List(of) => json!({ "type": "array", "items": param_kind(of) }),
         ParamKind::Object(params) => parameters(params),
+        ParamKind::Map => json!({ "type": "object", "additionalProperties": { "type": "string" } }),
         ParamKind::Any => json!({}),
     }
 }

@@ -15,8 +15,8 @@ use forebay_kernel::flow::BandView;
 use forebay_kernel::journal::Journal;
 use forebay_kernel::saturation::StageSaturation;
 use forebay_kernel::{
-    Ask, Effect, Effects, EndpointId, EndpointSpec, Id, Kernel, Ledgers, Plan, QueueOutcome, Refusal, Sample,
-    prefix,
+    Adapters, Ask, Effect, Effects, EndpointId, EndpointSpec, Id, Kernel, Ledgers, Plan, QueueOutcome,
+    Refusal, Sample, prefix,
 };
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -76,6 +76,8 @@ pub struct Router {
     models: Models,
     /// Priorities with a band of their own; empty without flow control.
     priorities: Vec<i32>,
+    /// Whether fairness counts output tokens.
+    counts_output: bool,
     /// The kernel's next wake in nanoseconds; `u64::MAX` for none.
     armed: AtomicU64,
     timer: OnceLock<Thread>,
@@ -95,6 +97,7 @@ impl Router {
     /// If the thread cannot be started.
     pub fn start(options: Options) -> std::io::Result<Arc<Router>> {
         let priorities = options.plan.flow.iter().flat_map(|f| f.bands.iter().map(|b| b.priority)).collect();
+        let counts_output = options.plan.counts_output();
         let mut fx = Effects { journal: options.journal, ..Effects::new() };
         let kernel = Kernel::new(options.plan, options.seed, options.clock.now(), &mut fx);
         let router = Arc::new(Router {
@@ -104,6 +107,7 @@ impl Router {
             metrics: Metrics::new(options.pool_name),
             models: Models::default(),
             priorities,
+            counts_output,
             armed: AtomicU64::new(u64::MAX),
             timer: OnceLock::new(),
             stopped: AtomicBool::new(false),
@@ -157,6 +161,11 @@ impl Router {
     /// The models that the endpoints serve.
     pub fn models(&self) -> &Models {
         &self.models
+    }
+
+    /// Whether fairness counts output tokens.
+    pub(crate) fn counts_output(&self) -> bool {
+        self.counts_output
     }
 
     fn flow_control(&self) -> bool {
@@ -261,6 +270,7 @@ impl Router {
             since,
             waited: Span::ZERO,
             matched_tokens: 0,
+            untold: 0,
         };
         if self.flow_control() && !decided.before_the_queue() {
             ticket.queued = true;
@@ -395,6 +405,11 @@ impl Router {
     #[cfg(debug_assertions)]
     pub fn panic_within(&self) {
         self.call(|_, _, _| panic!("asked to"));
+    }
+
+    /// The LoRA adapters of an endpoint are these from now on.
+    pub fn adapters(&self, id: EndpointId, adapters: Arc<Adapters>) {
+        self.call(|k, now, fx| k.adapters(now, id, adapters, fx));
     }
 
     // --- Shutdown -----------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ use crate::engines::Engines;
 use crate::router::Router;
 use forebay_base::Nanos;
 use forebay_kernel::plugin::Values;
-use forebay_kernel::{EndpointId, Reading, Sample};
+use forebay_kernel::{Adapters, EndpointId, Reading, Sample};
 use forebay_net::{Client, GetError, SendError, Stage};
 use forebay_wire::prom::{self, EngineMap, extract};
 use futures_util::StreamExt;
@@ -69,6 +69,8 @@ struct Target {
     failing: bool,
     /// Families told to be missing, so that each is told once.
     told: Vec<String>,
+    /// The LoRA adapters that the router was told of.
+    adapters: Option<Arc<Adapters>>,
 }
 
 struct Done {
@@ -118,6 +120,7 @@ fn refresh(router: &Router, options: &ScrapeOptions, targets: &mut BTreeMap<Endp
             in_flight: false,
             failing: false,
             told: Vec::new(),
+            adapters: None,
             upstream,
         });
     }
@@ -185,6 +188,13 @@ fn take(router: &Router, targets: &mut BTreeMap<EndpointId, Target>, done: Done)
             if scrape.any() {
                 router.scraped(done.id, done.taken, &sample(&scrape));
             }
+            if let Some(adapters) = scrape.lora.map(adapters)
+                && target.adapters.as_deref() != Some(&adapters)
+            {
+                let adapters = Arc::new(adapters);
+                target.adapters = Some(adapters.clone());
+                router.adapters(done.id, adapters);
+            }
         }
         Err(e) => {
             router.metrics().poll_failed();
@@ -200,6 +210,22 @@ fn take(router: &Router, targets: &mut BTreeMap<EndpointId, Target>, done: Done)
             }
         }
     }
+}
+
+/// Adapters of one kind that are kept at most, in the order of their names; an engine has fewer.
+const MAX_ADAPTERS: usize = 256;
+/// Longer names than this are left out.
+const MAX_ADAPTER_NAME: usize = 512;
+
+fn adapters(lora: prom::Lora) -> Adapters {
+    let names = |mut names: Vec<String>| {
+        names.retain(|n| !n.is_empty() && n.len() <= MAX_ADAPTER_NAME);
+        names.sort_unstable();
+        names.dedup();
+        names.truncate(MAX_ADAPTERS);
+        names
+    };
+    Adapters { running: names(lora.running), waiting: names(lora.waiting), max: lora.max.unwrap_or(0) }
 }
 
 fn sample(scrape: &prom::Scrape) -> Sample {

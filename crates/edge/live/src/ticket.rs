@@ -4,7 +4,7 @@ use crate::endpoints::Upstream;
 use crate::metrics::Series;
 use crate::router::{Refused, Router, Verdict};
 use forebay_base::{Nanos, Span};
-use forebay_kernel::{Id, Progress, QueueOutcome, Refusal};
+use forebay_kernel::{Id, Progress, QueueOutcome, Refusal, Usage};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -14,6 +14,10 @@ pub(crate) enum TicketState {
     Running { first_token: bool },
     Over,
 }
+
+/// Output tokens that a ticket tells of at once: fairness is none the worse, and the lock is taken a
+/// sixteenth as often.
+const OUTPUT_PORTION: u32 = 16;
 
 /// A request's place in the router. It ends exactly once: by [`Ticket::finished`], [`Ticket::failed`],
 /// or, if it is dropped before, as cancelled.
@@ -33,6 +37,8 @@ pub struct Ticket {
     pub(crate) since: Nanos,
     pub(crate) waited: Span,
     pub(crate) matched_tokens: u32,
+    /// Output tokens that the kernel has not been told of.
+    pub(crate) untold: u32,
 }
 
 impl Ticket {
@@ -61,8 +67,26 @@ impl Ticket {
         }
     }
 
-    fn tell(&self, progress: Progress) {
-        self.router.call(|k, now, fx| k.progress(now, self.id, progress, fx));
+    /// What was not told, then this.
+    fn tell(&mut self, progress: Progress) {
+        let (id, untold) = (self.id, std::mem::take(&mut self.untold));
+        self.router.call(|k, now, fx| {
+            if untold > 0 {
+                k.progress(now, id, Progress::Output(untold), fx);
+            }
+            k.progress(now, id, progress, fx);
+        });
+    }
+
+    /// More output tokens have come. They are told in portions, and only if something counts them.
+    pub fn output(&mut self, tokens: u64) {
+        if self.router.counts_output() {
+            self.untold = self.untold.saturating_add(u32::try_from(tokens).unwrap_or(u32::MAX));
+            if self.untold >= OUTPUT_PORTION {
+                let untold = std::mem::take(&mut self.untold);
+                self.tell(Progress::Output(untold));
+            }
+        }
     }
 
     /// The first token has come back.
@@ -98,9 +122,9 @@ impl Ticket {
         }
     }
 
-    /// The answer is complete.
-    pub fn finished(mut self) {
-        self.end(Progress::Finished);
+    /// The answer is complete; `usage` is what the engine counted.
+    pub fn finished(mut self, usage: Usage) {
+        self.end(Progress::Finished(usage));
     }
 
     /// The request has failed after it was sent on.
@@ -124,7 +148,13 @@ impl Drop for Ticket {
             return;
         }
         let id = self.id;
-        self.router.call(|k, now, fx| k.gone(now, id, fx));
+        let untold = std::mem::take(&mut self.untold);
+        self.router.call(|k, now, fx| {
+            if untold > 0 {
+                k.progress(now, id, Progress::Output(untold), fx);
+            }
+            k.gone(now, id, fx);
+        });
         if was == TicketState::Waiting {
             // After the call nothing can be decided any more; but it may have been just before, and then
             // that is what the queue has counted.

@@ -64,7 +64,7 @@ impl Stream {
         if let Some(flight) = &mut self.flight {
             flight.record.response_bytes += out.len() as u64;
             if fresh > 0 {
-                flight.first_token();
+                flight.output(fresh);
                 let now = Instant::now();
                 if let (Some(last), Some(series)) = (self.last, &flight.series) {
                     series.gap(now - last);

@@ -7,6 +7,7 @@ use crate::answer::Stream;
 use crate::counts::Counts;
 use crate::flight::Flight;
 use crate::identity::{Identities, Identity};
+use crate::reads::Reads;
 use crate::record::{AccessLog, Record};
 use crate::refuse::Refusing;
 use bytes::Bytes;
@@ -67,6 +68,8 @@ pub struct DoorOptions {
     pub proxy_paths: Vec<String>,
     /// How bodies are read.
     pub parsers: Parsers,
+    /// Headers that plugins read.
+    pub reads: Reads,
     /// Whether every endpoint is an emulated one, which every answer then says.
     pub emulated: bool,
     /// Bytes of request bodies that may be held at once.
@@ -225,7 +228,8 @@ impl Door {
         let parse = self.options.parsers.read_as(api);
         let api = parse.ok_or_else(|| status(StatusCode::BAD_REQUEST, "no parser reads this path"))?;
         let peeked = peek(api, &body).map_err(Refusing::from)?;
-        let who = self.identities.read(&outgoing.given, peeked.model_name(), &self.router);
+        let who =
+            self.identities.read(&outgoing.given, &self.options.reads, peeked.model_name(), &self.router);
         if who.target.is_empty() && api != Api::Passthrough {
             let missing = status(StatusCode::BAD_REQUEST, "model not found in request body");
             return Err(missing.param("model").into());
@@ -251,6 +255,12 @@ impl Door {
             prefix,
             block_tokens,
             streaming: peeked.stream,
+            model: who.target.as_str().into(),
+            session: who.session.clone(),
+            sticky: who.sticky.clone(),
+            slo_ttft: who.slo_ttft,
+            slo_tpot: who.slo_tpot,
+            max_output_tokens: peeked.max_tokens.map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
             ttl: who.ttl,
         };
         let (prompt_tokens, names, out) =
@@ -463,6 +473,7 @@ fn note(flight: &mut Flight, who: &Identity, priority: i32, stream: bool) {
 /// Says on the answer what the router decided.
 fn decorate(out: &mut http::HeaderMap, upstream: &Upstream, flight: &Flight) {
     out.insert(SERVED.clone(), upstream.header.clone());
+    flight.door.options.reads.give_token(&upstream.spec.name, out);
     if let Some(ticket) = &flight.ticket {
         let ms = ticket.waited().0 / 1_000_000;
         // Most requests do not wait.

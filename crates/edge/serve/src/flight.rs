@@ -36,6 +36,20 @@ impl Flight {
         }
     }
 
+    /// More output has come: this many events that carry some.
+    pub(crate) fn output(&mut self, events: u64) {
+        self.first_token();
+        if let Some(t) = &mut self.ticket {
+            t.output(events);
+        }
+    }
+
+    fn usage(&self) -> forebay_kernel::Usage {
+        let count = |n: Option<u64>| n.map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+        let r = &self.record;
+        forebay_kernel::Usage { prompt: count(r.prompt_tokens), completion: count(r.output_tokens) }
+    }
+
     /// Notes what the engine counted, or else the events that carried output.
     pub(crate) fn tokens(&mut self, usage: Option<Usage>, content_events: u64) {
         let r = &mut self.record;
@@ -54,7 +68,7 @@ impl Flight {
     pub(crate) fn finish(mut self) {
         let failed = self.record.status >= 400;
         if let Some(t) = self.ticket.take() {
-            if failed { t.failed() } else { t.finished() }
+            if failed { t.failed() } else { t.finished(self.usage()) }
         }
         self.record.end = if failed { "failed" } else { "finished" };
         let Some(series) = &self.series else { return };

@@ -1,11 +1,13 @@
 //! Who a request is: its model and target, its objective and priority, its flow.
 
+use crate::reads::Reads;
 use forebay_base::{Draws, Purpose, Span};
 use forebay_config::Manifests;
 use forebay_live::Router;
 use forebay_wire::headers;
 use forebay_wire::show::shown;
 use http::{HeaderMap, HeaderValue};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The flow of requests that name none.
@@ -38,6 +40,14 @@ pub(crate) struct Identity {
     pub(crate) flow: String,
     /// The client's own bound on its wait.
     pub(crate) ttl: Option<Span>,
+    /// The session; empty if none.
+    pub(crate) session: Arc<str>,
+    /// The endpoint that a token names; empty if none.
+    pub(crate) sticky: Arc<str>,
+    /// Hoped-for time to first token.
+    pub(crate) slo_ttft: Option<Span>,
+    /// Hoped-for time per output token.
+    pub(crate) slo_tpot: Option<Span>,
 }
 
 impl Identities {
@@ -59,7 +69,13 @@ impl Identities {
     }
 
     /// A rewrite rule for the body's model comes before the rewrite header, and that before the body.
-    pub(crate) fn read(&self, given: &HeaderMap, body_model: &str, router: &Router) -> Identity {
+    pub(crate) fn read(
+        &self,
+        given: &HeaderMap,
+        reads: &Reads,
+        body_model: &str,
+        router: &Router,
+    ) -> Identity {
         let none = HeaderMap::new();
         let headers = if steers(given) { given } else { &none };
         let n = self.numbers.fetch_add(1, Ordering::Relaxed);
@@ -85,7 +101,15 @@ impl Identities {
             target: target.to_owned(),
             objective,
             priority,
-            flow: headers::FAIRNESS_ID.text(headers).unwrap_or(DEFAULT_FLOW).to_owned(),
+            flow: headers::FAIRNESS_ID
+                .text(headers)
+                .or_else(|| reads.agent(given))
+                .unwrap_or(DEFAULT_FLOW)
+                .to_owned(),
+            session: reads.session(given).map(Arc::from).unwrap_or_default(),
+            sticky: reads.sticky(given).map(Arc::from).unwrap_or_default(),
+            slo_ttft: headers::SLO_TTFT_MS.text(headers).and_then(milliseconds),
+            slo_tpot: headers::SLO_TPOT_MS.text(headers).and_then(milliseconds),
             ttl: headers.get("x-llm-d-inference-ttl").and_then(|v| duration(v.to_str().ok()?)),
         }
     }
@@ -129,6 +153,13 @@ fn steers(headers: &HeaderMap) -> bool {
     })
 }
 
+/// Whole milliseconds; what is no number, negative, or too long for Go's durations is as if it were not
+/// there.
+fn milliseconds(text: &str) -> Option<Span> {
+    let ms: i64 = text.parse().ok()?;
+    (0..=i64::MAX / 1_000_000).contains(&ms).then(|| Span::millis(ms.unsigned_abs()))
+}
+
 /// A positive Go duration; anything else is as if it were not there.
 fn duration(text: &str) -> Option<Span> {
     let ns = u64::try_from(forebay_document::parse_duration(text).ok()?).ok()?;
@@ -148,7 +179,13 @@ mod tests {
 
     #[test]
     fn every_header_that_is_read_steers() {
-        let names = [headers::FAIRNESS_ID, headers::OBJECTIVE, headers::MODEL_REWRITE];
+        let names = [
+            headers::FAIRNESS_ID,
+            headers::OBJECTIVE,
+            headers::MODEL_REWRITE,
+            headers::SLO_TTFT_MS,
+            headers::SLO_TPOT_MS,
+        ];
         let all = names.iter().flat_map(|n| [Some(n.current), n.alias]).flatten();
         for name in all.chain(["x-llm-d-inference-ttl"]) {
             let mut map = HeaderMap::new();
@@ -156,6 +193,24 @@ mod tests {
             assert!(!steers(&map));
             map.insert(name, HeaderValue::from_static("x"));
             assert!(steers(&map), "{name}");
+        }
+    }
+
+    #[test]
+    fn slo_headers_are_whole_milliseconds() {
+        for (text, want) in [
+            ("250", Some(Span::millis(250))),
+            ("0", Some(Span::ZERO)),
+            ("+7", Some(Span::millis(7))),
+            ("-1", None),
+            ("1.5", None),
+            ("soon", None),
+            ("", None),
+            ("9223372036854", Some(Span::millis(9_223_372_036_854))),
+            ("9223372036855", None),
+            ("9223372036854775808", None),
+        ] {
+            assert_eq!(milliseconds(text), want, "{text:?}");
         }
     }
 }

@@ -6,10 +6,12 @@ mod counts;
 mod door;
 mod flight;
 mod identity;
+mod reads;
 mod record;
 mod refuse;
 
 pub use door::{DoorOptions, Parsers};
+pub use reads::Reads;
 
 use counts::Counts;
 use door::Door;

@@ -132,6 +132,7 @@ fn kind(k: &ParamKind) -> String {
         ParamKind::Duration => "duration".to_owned(),
         ParamKind::List(of) => format!("list of {}", plural(of)),
         ParamKind::Object(_) => "mapping".to_owned(),
+        ParamKind::Map => "mapping of texts".to_owned(),
         ParamKind::Any => "anything".to_owned(),
     }
 }

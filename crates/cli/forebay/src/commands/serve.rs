@@ -18,7 +18,7 @@ use forebay_live::lines::{self, LinesWriter};
 use forebay_live::scrape::{self, ScrapeOptions};
 use forebay_live::{Clock, Options, Router, journal, models};
 use forebay_net::{Client, ClientOptions, CollectLimits, ServerOptions};
-use forebay_serve::{DoorOptions, Parsers, ServeOptions, Server};
+use forebay_serve::{DoorOptions, Parsers, Reads, ServeOptions, Server};
 use std::hash::{BuildHasher, Hasher};
 use std::io::Write;
 use std::path::PathBuf;
@@ -252,6 +252,7 @@ impl Serve {
                 max_answer_bytes: 64 << 20,
                 proxy_paths: self.proxy_paths.clone(),
                 parsers: Parsers::of_config(config),
+                reads: Reads::of_config(config),
                 emulated,
                 max_buffered_bytes: proxy.max_buffered_bytes,
                 retry_on: proxy.retry_on,

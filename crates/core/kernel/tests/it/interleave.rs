@@ -179,8 +179,7 @@ proptest! {
     }
 
     #[test]
-    fn a_fork_decides_as_its_original(steps in steps(80), at in 0usize..80) {
-        let setup = Setup::default();
+    fn a_fork_decides_as_its_original(steps in steps(80), at in 0usize..80, setup in setups()) {
         let (mut a, _) = run(&setup, &steps[..at.min(steps.len())], false);
         let mut fork = a.kernel.clone();
         let mut fx = Effects::new();

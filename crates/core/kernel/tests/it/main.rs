@@ -5,6 +5,7 @@ mod common;
 mod edges;
 mod flows;
 mod interleave;
+mod inventory;
 mod model;
 mod moving;
 mod rig;

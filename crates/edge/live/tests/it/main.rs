@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use forebay_base::Nanos;
 use forebay_config::{Options as ConfigOptions, load};
-use forebay_kernel::{Ask, EndpointId, EndpointSpec, QueueOutcome, Reading, Refusal, Sample};
+use forebay_kernel::{Ask, EndpointId, EndpointSpec, QueueOutcome, Reading, Refusal, Sample, Usage};
 use forebay_live::scrape::{ScrapeOptions, run};
 use forebay_live::{Clock, DoorView, Options, Refused, Router, Series, plugins};
 use forebay_net::{Body, Client, ClientOptions, Listener, ServerOptions};
@@ -87,7 +87,7 @@ async fn an_idle_pool_dispatches_at_once_and_tickets_end_once() {
     ticket.first_token();
     ticket.first_token();
     assert_eq!((load(&r).requests, load(&r).pending), (1, 0));
-    ticket.finished();
+    ticket.finished(Usage::default());
     assert_eq!(load(&r).requests, 0);
     drop(r.enter(ask(100), &series(&r)).await.unwrap());
     r.enter(ask(100), &series(&r)).await.unwrap().failed();
