@@ -209,7 +209,10 @@ fn block(out: &Out, indent: usize, text: &mut String) {
         Out::Texts(pairs) => {
             for (i, (name, value)) in pairs.iter().enumerate() {
                 pad(if i == 0 { 0 } else { indent }, text);
-                text.push_str(&format!("{}: {}\n", quoted(name), quoted(value)));
+                text.push_str(&quoted(name));
+                text.push_str(": ");
+                text.push_str(&quoted(value));
+                text.push('\n');
             }
         }
     }

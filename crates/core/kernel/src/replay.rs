@@ -170,6 +170,39 @@ impl<'a> Words<'a> {
     }
 }
 
+/// The words of a request.
+fn offer(k: &mut Kernel, w: &mut Words<'_>, now: Nanos, fx: &mut Effects) -> Read<()> {
+    let flow = w.name("a fairness id")?;
+    let (priority, bytes) = (w.parse("a priority")?, w.parse("bytes")?);
+    let prompt_tokens = w.parse("tokens")?;
+    let ttl = w.optional::<u64>("a TTL in nanoseconds")?.map(Span);
+    let block_tokens = w.parse("tokens per block")?;
+    let streaming = w.parse::<u8>("1 if the answer streams, else 0")? == 1;
+    let prefix = w.list("block hashes", |h| u64::from_str_radix(h, 16).ok())?.into();
+    let (model, session) = (w.name("a model")?.into(), w.name("a session")?.into());
+    let sticky = w.name("an endpoint name")?.into();
+    let slo_ttft = w.optional::<u64>("a time in nanoseconds")?.map(Span);
+    let slo_tpot = w.optional::<u64>("a time in nanoseconds")?.map(Span);
+    let ask = Ask {
+        flow: &flow,
+        priority,
+        bytes,
+        prompt_tokens,
+        prefix,
+        block_tokens,
+        streaming,
+        model,
+        session,
+        sticky,
+        slo_ttft,
+        slo_tpot,
+        max_output_tokens: w.optional("tokens")?,
+        ttl,
+    };
+    k.offer(now, &ask, fx);
+    Ok(())
+}
+
 fn feed(k: &mut Kernel, w: &mut Words<'_>, fx: &mut Effects) -> Read<()> {
     let now = Nanos(w.parse("an instant in nanoseconds")?);
     match w.next("a verb")? {
@@ -194,36 +227,7 @@ fn feed(k: &mut Kernel, w: &mut Words<'_>, fx: &mut Effects) -> Read<()> {
             };
             k.scraped(now, id, taken, &sample, fx);
         }
-        "offer" => {
-            let flow = w.name("a fairness id")?;
-            let (priority, bytes) = (w.parse("a priority")?, w.parse("bytes")?);
-            let prompt_tokens = w.parse("tokens")?;
-            let ttl = w.optional::<u64>("a TTL in nanoseconds")?.map(Span);
-            let block_tokens = w.parse("tokens per block")?;
-            let streaming = w.parse::<u8>("1 if the answer streams, else 0")? == 1;
-            let prefix = w.list("block hashes", |h| u64::from_str_radix(h, 16).ok())?.into();
-            let (model, session) = (w.name("a model")?.into(), w.name("a session")?.into());
-            let sticky = w.name("an endpoint name")?.into();
-            let slo_ttft = w.optional::<u64>("a time in nanoseconds")?.map(Span);
-            let slo_tpot = w.optional::<u64>("a time in nanoseconds")?.map(Span);
-            let ask = Ask {
-                flow: &flow,
-                priority,
-                bytes,
-                prompt_tokens,
-                prefix,
-                block_tokens,
-                streaming,
-                model,
-                session,
-                sticky,
-                slo_ttft,
-                slo_tpot,
-                max_output_tokens: w.optional("tokens")?,
-                ttl,
-            };
-            k.offer(now, &ask, fx);
-        }
+        "offer" => offer(k, w, now, fx)?,
         "eject" => k.set_available(now, w.endpoint()?, false, fx),
         "restore" => k.set_available(now, w.endpoint()?, true, fx),
         "retry" => {

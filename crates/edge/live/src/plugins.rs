@@ -266,6 +266,48 @@ pub static VLLMHTTP_PARSER: Descriptor = parser("vllmhttp-parser", "vLLM's gener
 pub static PASSTHROUGH_PARSER: Descriptor =
     parser("passthrough-parser", "Any body, unread: no model, no rewrite. The fallback.");
 
+/// Sessions from a header or cookie.
+pub static SESSION_ID_PRODUCER: Descriptor = Descriptor {
+    name: "session-id-producer",
+    aliases: &[],
+    kinds: &[Kind::DataProducer],
+    summary: "Takes the session of a request from a header or a cookie, for session affinity.",
+    stability: Stability::Beta,
+    params: &[
+        text("headerName", Preset::Absent, "The header; either it or cookieName is given."),
+        text("cookieName", Preset::Absent, "The cookie; either it or headerName is given."),
+    ],
+    ignores_parameters: false,
+    needs: None,
+    build: |v| {
+        let given = |name| v.text(name).is_some_and(|t| !t.trim().is_empty());
+        if given("headerName") == given("cookieName") {
+            let message = "exactly one of headerName and cookieName is needed".into();
+            return Err(BuildError { param: "", message });
+        }
+        Ok(Built::default())
+    },
+};
+
+/// Fairness ids of coding agents.
+pub static AGENT_IDENTITY: Descriptor = Descriptor {
+    name: "agent-identity",
+    aliases: &[],
+    kinds: &[Kind::RequestProcessor],
+    summary: "Takes a coding agent's session as the fairness id of requests that name none.",
+    stability: Stability::Alpha,
+    params: &[Param {
+        name: "additionalSessionHeaders",
+        kind: ParamKind::List(&ParamKind::Text),
+        preset: Preset::Absent,
+        unit: "",
+        doc: "Headers looked at before x-claude-code-session-id, x-session-affinity, session-id and session_id.",
+    }],
+    ignores_parameters: false,
+    needs: None,
+    build: nothing,
+};
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -315,46 +357,14 @@ mod tests {
         assert!(reserved.contains("\"default\" is reserved"), "{reserved}");
         assert_eq!(engine("mine"), Ok(()));
     }
+
+    #[test]
+    fn a_session_comes_from_either_a_header_or_a_cookie() {
+        let build = |header: &str, cookie: &str| {
+            let given = format!("{{headerName: '{header}', cookieName: '{cookie}'}}");
+            load(&format!("{{type: session-id-producer, parameters: {given}}}")).is_ok()
+        };
+        assert!(build("x-a", "") && build("", "sid") && build("x-a", " "));
+        assert!(!build("", "") && !build("x-a", "sid"));
+    }
 }
-
-/// Sessions from a header or cookie.
-pub static SESSION_ID_PRODUCER: Descriptor = Descriptor {
-    name: "session-id-producer",
-    aliases: &[],
-    kinds: &[Kind::DataProducer],
-    summary: "Takes the session of a request from a header or a cookie, for session affinity.",
-    stability: Stability::Beta,
-    params: &[
-        text("headerName", Preset::Absent, "The header; either it or cookieName is given."),
-        text("cookieName", Preset::Absent, "The cookie; either it or headerName is given."),
-    ],
-    ignores_parameters: false,
-    needs: None,
-    build: |v| {
-        let given = |name| v.text(name).is_some_and(|t| !t.trim().is_empty());
-        if given("headerName") == given("cookieName") {
-            let message = "exactly one of headerName and cookieName is needed".into();
-            return Err(BuildError { param: "", message });
-        }
-        Ok(Built::default())
-    },
-};
-
-/// Fairness ids of coding agents.
-pub static AGENT_IDENTITY: Descriptor = Descriptor {
-    name: "agent-identity",
-    aliases: &[],
-    kinds: &[Kind::RequestProcessor],
-    summary: "Takes a coding agent's session as the fairness id of requests that name none.",
-    stability: Stability::Alpha,
-    params: &[Param {
-        name: "additionalSessionHeaders",
-        kind: ParamKind::List(&ParamKind::Text),
-        preset: Preset::Absent,
-        unit: "",
-        doc: "Headers looked at before x-claude-code-session-id, x-session-affinity, session-id and session_id.",
-    }],
-    ignores_parameters: false,
-    needs: None,
-    build: nothing,
-};

@@ -92,7 +92,7 @@ impl FairnessPolicy for ProgramAware {
         Box::new(Programs {
             settings: self.0,
             epoch: Nanos::ZERO,
-            programs: Vec::new(),
+            flows: Vec::new(),
             queued: Vec::new(),
             idle: Idle::default(),
         })
@@ -122,7 +122,7 @@ struct Program {
 struct Programs {
     settings: Settings,
     epoch: Nanos,
-    programs: Vec<Option<Program>>,
+    flows: Vec<Option<Program>>,
     /// Flows with something queued, in no order that matters.
     queued: Vec<u32>,
     idle: Idle,
@@ -171,7 +171,7 @@ impl Programs {
         }
         let shrink = math::pow(2.0, -halvings);
         self.epoch = now;
-        for p in self.programs.iter_mut().flatten() {
+        for p in self.flows.iter_mut().flatten() {
             p.service *= shrink;
         }
         for s in self.idle.services.values_mut() {
@@ -181,13 +181,13 @@ impl Programs {
     }
 
     fn get_mut(&mut self, flow: u32) -> Option<&mut Program> {
-        self.programs.get_mut(flow as usize)?.as_mut()
+        self.flows.get_mut(flow as usize)?.as_mut()
     }
 
     /// Queued programs with their heads.
     fn heads(&self) -> impl Iterator<Item = (u32, &Program, HeadKey)> + '_ {
         self.queued.iter().filter_map(|&flow| {
-            let p = self.programs[flow as usize].as_ref()?;
+            let p = self.flows[flow as usize].as_ref()?;
             Some((flow, p, p.head?))
         })
     }
@@ -217,11 +217,11 @@ impl Fairness for Programs {
         self.idle.trim(now, self.settings.ttl);
         let service = self.idle.services.remove(name);
         let service = service.filter(|s| now.since(s.1) <= self.settings.ttl).map_or(0.0, |s| s.0);
-        if flow as usize >= self.programs.len() {
-            self.programs.resize(flow as usize + 1, None);
+        if flow as usize >= self.flows.len() {
+            self.flows.resize(flow as usize + 1, None);
         }
         let program = Program { name: name.clone(), service, used: now, head: None, place: 0 };
-        self.programs[flow as usize] = Some(program);
+        self.flows[flow as usize] = Some(program);
     }
     fn head_changed(&mut self, flow: u32, head: HeadKey) {
         let place = self.queued.len();
@@ -245,7 +245,7 @@ impl Fairness for Programs {
         }
     }
     fn closed(&mut self, now: Nanos, flow: u32) {
-        let Some(p) = self.programs.get_mut(flow as usize).and_then(Option::take) else { return };
+        let Some(p) = self.flows.get_mut(flow as usize).and_then(Option::take) else { return };
         if p.service > 0.0 {
             self.idle.put(p.name, p.service, p.used);
         }

@@ -153,7 +153,7 @@ mod tests {
         let mut r = ring(&names);
         let mut queued = [false; 7];
         // Turns that each flow has had to let pass, by flow.
-        let mut passed = vec![[0u32; 7]; 7];
+        let mut passed = [[0u32; 7]; 7];
         for n in 0..5_000 {
             let flow = d.below(p, n, 0, 7) as usize;
             if d.below(p, n, 1, 3) == 0 {

@@ -249,15 +249,13 @@ impl Sessions {
 
     fn bind(&mut self, d: &Decision<'_>, endpoint: EndpointId) {
         let binding = Some(Binding { session: d.ask.session.clone(), endpoint, used: d.now });
-        let at = match self.by_name.get(&d.ask.session).copied().or_else(|| self.free.pop()) {
-            Some(at) => {
-                self.bindings[at as usize] = binding;
-                at
-            }
-            None => {
-                self.bindings.push(binding);
-                self.bindings.len() as u32 - 1
-            }
+        let known = self.by_name.get(&d.ask.session).copied();
+        let at = if let Some(at) = known.or_else(|| self.free.pop()) {
+            self.bindings[at as usize] = binding;
+            at
+        } else {
+            self.bindings.push(binding);
+            self.bindings.len() as u32 - 1
         };
         self.by_name.insert(d.ask.session.clone(), at);
         self.uses += 1;
@@ -379,7 +377,7 @@ mod tests {
         assert_eq!(send(&b, &mut m, 1), [1], "renewed");
         b.now = Nanos::ZERO + Span::secs(20);
         assert_eq!(b.remembered_kept(&mut *m), [1]);
-        b.now = b.now + Span(1);
+        b.now.0 += 1;
         assert_eq!(send(&b, &mut m, 0), [0, 1]);
         assert_eq!(send(&b, &mut m, 0), [0]);
     }

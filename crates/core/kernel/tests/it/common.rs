@@ -287,6 +287,11 @@ pub(crate) enum Said {
     Ended { at: Nanos, id: Id, why: String },
 }
 
+fn adapters(running: u8) -> Arc<Adapters> {
+    let running = (0..running).map(|n| format!("m{n}")).collect();
+    Arc::new(Adapters { running, waiting: vec!["m 1".into()], max: 2 })
+}
+
 /// Drives a kernel through steps, waking it exactly when it asks.
 pub(crate) struct Driven {
     pub(crate) kernel: Kernel,
@@ -399,10 +404,7 @@ impl Driven {
                 k.retry(now, self.ids[which % self.ids.len()], avoid, fx);
             }
             What::Adapters { endpoint, running } if !self.endpoints.is_empty() => {
-                let running = (0..running).map(|n| format!("m{n}")).collect();
-                let adapters = Adapters { running, waiting: vec!["m 1".into()], max: 2 };
-                let id = self.endpoints[endpoint % self.endpoints.len()];
-                k.adapters(now, id, Arc::new(adapters), fx);
+                k.adapters(now, self.endpoints[endpoint % self.endpoints.len()], adapters(running), fx);
             }
             What::Provision { priorities } => k.provision(now, &priorities, fx),
             What::Drain => k.drain(now, fx),

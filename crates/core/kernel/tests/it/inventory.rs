@@ -27,7 +27,7 @@ fn template(plan: &mut Plan) -> &mut BandTemplate {
     &mut plan.flow.as_mut().unwrap().bands[0].template
 }
 
-fn ask<'a>(flow: &'a str, prompt_tokens: u32) -> Ask<'a> {
+fn ask(flow: &str, prompt_tokens: u32) -> Ask<'_> {
     Ask { flow, prompt_tokens, bytes: 1, streaming: true, ..Ask::default() }
 }
 
@@ -239,4 +239,27 @@ fn adapters_draw_their_requests() {
         r.ask(n, &Ask { model: "x".into(), ..ask("f", 1) });
     }
     assert_eq!(endpoints(&mut r), [1; 8]);
+}
+
+#[test]
+fn a_request_that_moves_is_charged_once_and_keeps_its_flow() {
+    let mut r = one_band(|p| {
+        template(p).fairness = plugin("token-fair-policy", &[]).fairness.unwrap();
+        p.detector = plugin("concurrency-detector", &[("maxConcurrency", Value::Int(1))]).detector.unwrap();
+    });
+    let (a, b) = (r.add("a"), r.add("b"));
+    let first = r.ask(0, &ask("x", 100));
+    let second = r.ask(1, &ask("y", 100));
+    // x has 100; y was lifted to that and has 200, and x is lifted to 200 when it queues again.
+    let waiting = [r.ask(2, &ask("x", 100)), r.ask(3, &ask("y", 100))];
+    let at = |e| if e == 0 { (a, b) } else { (b, a) };
+    let (from, to) = at(endpoints(&mut r)[0]);
+    r.k.retry(Nanos(4), first, from, &mut r.fx);
+    assert_eq!(endpoints(&mut r), [to.index]);
+    r.k.progress(Nanos(5), second, Progress::Finished(Usage::default()), &mut r.fx);
+    // Charged again, x would have 300 and wait for y; so it is level and has the earlier head.
+    assert_eq!(r.ids_after_wake(MS), waiting[..1]);
+    r.k.progress(Nanos(MS + 1), first, Progress::Finished(Usage::default()), &mut r.fx);
+    assert_eq!(r.ids_after_wake(2 * MS), waiting[1..]);
+    assert!(r.k.load_is_consistent());
 }

@@ -3,6 +3,7 @@
 use crate::common::{Setup, sample};
 use crate::rig::Rig;
 use forebay_base::{Nanos, Span};
+use forebay_kernel::Usage;
 use forebay_kernel::effect::{Effect, End, QueueOutcome, may_end};
 use forebay_kernel::{EndpointId, Id, Progress, Refusal};
 
@@ -85,7 +86,7 @@ fn a_retry_moves_the_lease_past_the_queue() {
     assert_eq!((load(&rig, a), load(&rig, b)), (0, 1));
     let ledgers = rig.k.ledgers();
     assert_eq!((ledgers.entered, ledgers.queued, ledgers.outcomes[0]), (2, 1, 1));
-    rig.k.progress(Nanos(6), id, Progress::Finished, &mut rig.fx);
+    rig.k.progress(Nanos(6), id, Progress::Finished(Usage::default()), &mut rig.fx);
     assert_eq!(load(&rig, b), 0);
     // Late words do nothing.
     rig.k.retry(Nanos(7), id, b, &mut rig.fx);
