@@ -40,7 +40,7 @@ fn a_slip_gives_an_error_with_its_line() {
         ("a misspelt plugin", "type: queue-scorer", "type: queue-scoer", 6, 1),
         ("a duplicate name", "plugins:\n", "plugins:\n  - type: queue-scorer\n", 7, 1),
         ("another kind", "PluginRef: soft-reflective-ceiling-policy", "PluginRef: queue-scorer", 20, 1),
-        ("an unsupported plugin", "plugins:\n", "plugins:\n  - type: lora-affinity-scorer\n", 6, 1),
+        ("an unsupported plugin", "plugins:\n", "plugins:\n  - type: latency-slo-admitter\n", 6, 1),
     ] {
         let text = ARTICLE.replacen(from, to, 1);
         assert_ne!(text, ARTICLE, "{what}");

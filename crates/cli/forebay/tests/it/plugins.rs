@@ -48,8 +48,8 @@ fn a_wrong_name_gets_the_nearest() {
             "error: \"queue-scoer\" is no plugin type; expected a type that `forebay plugins` lists; did you mean \"queue-scorer\"?\n",
         ),
         (
-            "edf-ordering-policy",
-            "error: \"edf-ordering-policy\" is known to llm-d-router, not supported by forebay yet\n",
+            "latency-slo-admitter",
+            "error: \"latency-slo-admitter\" is known to llm-d-router, not supported by forebay yet\n",
         ),
     ] {
         let r = run(&["plugins", name]);

@@ -95,7 +95,7 @@ const ROWS: &[Row] = &[
     ),
     row(
         "known type without support",
-        "plugins:\n  - type: concurrency-detector\n",
+        "plugins:\n  - type: latency-slo-admitter\n",
         4,
         &["known to llm-d-router, not supported by forebay yet"],
     ),
@@ -471,7 +471,7 @@ featureGates:
   - flowcontrol
 plugins:
   - type: queue-scoer
-  - type: concurrency-detector
+  - type: disagg-profile-handler
   - name: limits
     type: priority-holdback-policy
     parameters:
