@@ -318,6 +318,6 @@ async fn a_panic_in_the_kernel_answers_what_waits_and_refuses_the_rest() {
     assert!(r.is_broken() && r.view().is_none());
     assert_eq!(r.enter(ask(0), &series(&r)).await.err(), Some(Refused::Broken));
     // Late words of what runs do no harm, and the word is there for whoever asks later.
-    running.finished();
+    running.finished(Usage::default());
     r.broken().await;
 }
