@@ -135,3 +135,53 @@ fn the_built_in_configuration_survives() {
     let text = kernel.to_string();
     same(&kernel, &load(&text, "", forebay_kernel::plugins::ALL, Options::default()).unwrap());
 }
+
+/// One of everything whose parameters are more than a flat list, with names that YAML would misread.
+#[test]
+fn filters_fairness_and_producers_print_as_they_are_read() {
+    let text = format!(
+        "{HEAD}featureGates: [flowControl]
+plugins:
+- type: label-selector-filter
+  parameters:
+    matchLabels: {{\"yes\": \"12\", llm-d.ai/role: decode, \"a: b\": \"\"}}
+    matchExpressions: [{{key: zone, operator: NotIn, values: [a, \"no\"]}}]
+- type: utilization-filter
+  parameters: {{conditions: [{{metric: waiting-queue, maxValue: 3}}], fallbackOnEmpty: true}}
+- type: endpoint-attribute-filter
+  parameters:
+    attribute: InFlightTokens
+    algorithm: {{type: threshold, threshold: {{operator: LessThan, value: 1000}}}}
+- type: session-affinity-filter
+  parameters: {{strategy: session_id, sessionIdConfig: {{sources: [{{header: x-a}}]}}}}
+- type: token-load-scorer
+- type: concurrency-detector
+  parameters: {{concurrencyMode: hybrid}}
+- type: token-fair-policy
+  parameters: {{weights: [{{id: \"null\", weight: 2.5}}]}}
+- type: inflight-load-producer
+  parameters: {{addEstimatedOutputTokens: true, maxEstimatedOutputTokens: 64}}
+flowControl:
+  saturationDetector: {{pluginRef: concurrency-detector}}
+  defaultPriorityBand: {{fairnessPolicyRef: token-fair-policy}}
+"
+    );
+    let config = load(&text, "config.yaml", &catalogue(), Options::default()).unwrap();
+    same(&config, &again(&config));
+    let plan = config.plan(&[]);
+    assert_eq!(plan.inflight.output_tokens(1000, None), 64);
+    assert!(plan.counts_output() && plan.detector.watches_load());
+    assert_eq!(plan.profile.filters.len(), 5, "the detector is one, too");
+}
+
+#[test]
+fn labels_are_texts() {
+    let text = format!(
+        "{HEAD}plugins:\n- type: queue-scorer\n- type: label-selector-filter\n  parameters: {{matchLabels: {{a: 1, b: [x]}}}}\n"
+    );
+    let found = load(&text, "config.yaml", &catalogue(), Options::default()).unwrap_err().to_string();
+    assert!(
+        found.contains("parameters.matchLabels.a") && found.contains("parameters.matchLabels.b"),
+        "{found}"
+    );
+}
