@@ -39,24 +39,21 @@ fn tidied() -> Result<(), String> {
     if found.is_empty() { Ok(()) } else { Err(found.join("\n")) }
 }
 
-/// Writes the documents that the binary prints about itself.
+/// Writes the documents that the binary, or an example of a crate, prints about itself.
 fn docs() -> Result<(), String> {
-    for (file, args) in [
-        ("docs/plugins.md", &["plugins", "--markdown"][..]),
-        ("docs/config.schema.json", &["config", "schema"]),
+    for (file, run, args) in [
+        ("docs/plugins.md", &["forebay"][..], &["plugins", "--markdown"][..]),
+        ("docs/config.schema.json", &["forebay"], &["config", "schema"]),
+        ("docs/workload.schema.json", &["forebay-workload", "--example", "schema"], &[]),
     ] {
-        let run = cargo(&["run", "--quiet", "--package", "forebay", "--"]).args(args).output();
+        let run = cargo(&["run", "--quiet", "--package"]).args(run).arg("--").args(args).output();
         let run = run.map_err(|e| format!("cargo run: {e}"))?;
         if !run.status.success() {
-            return Err(format!("forebay {}: {}", args.join(" "), String::from_utf8_lossy(&run.stderr)));
+            return Err(format!("{file}: {}", String::from_utf8_lossy(&run.stderr)));
         }
-        write(file, &run.stdout)?;
+        std::fs::write(root().join(file), run.stdout).map_err(|e| format!("{file}: {e}"))?;
     }
-    write("docs/workload.schema.json", forebay_workload::schema().as_bytes())
-}
-
-fn write(file: &str, text: &[u8]) -> Result<(), String> {
-    std::fs::write(root().join(file), text).map_err(|e| format!("{file}: {e}"))
+    Ok(())
 }
 
 fn bless() -> Result<(), String> {

@@ -142,7 +142,7 @@ fn lengths(text: &str, found: &mut Diagnostics) -> Vec<Lengths> {
         let (Ok(start), Some(input), Some(output)) =
             (key.parse::<f64>(), field("input_tokens"), field("output_tokens"))
         else {
-            let d = Diagnostic::error(Position::default(), key, "no window of lengths");
+            let d = Diagnostic::error(Position::default(), key, "no window of a text client");
             found.push(d.expected("seconds, with the texts input_tokens and output_tokens"));
             continue;
         };

@@ -114,7 +114,7 @@ fn what_cannot_be_is_refused() {
         ),
         (
             "input: {empirical: {5: 0}}, output: 1, arrivals: {process: poisson, rate: 1}".to_owned(),
-            "error: w.yaml:4:31: classes.c.input.empirical: no value has a weight; expected value: weight",
+            "error: w.yaml:4:34: classes.c.input.empirical: no value has a weight; expected value: weight",
         ),
     ] {
         assert_eq!(with(&class), message);

@@ -1,0 +1,7 @@
+//! Prints the JSON Schema of workload files.
+
+use std::io::{self, Write};
+
+fn main() -> io::Result<()> {
+    io::stdout().write_all(forebay_workload::schema().as_bytes())
+}
