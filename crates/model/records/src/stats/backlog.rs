@@ -141,3 +141,82 @@ impl Backlog {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::End;
+    use forebay_base::{Draws, Purpose, math};
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_slope_is_that_by_hand() {
+        // 1, 2, 4, 3 at 2 s: b = 0.8 a step; rest -0.3, -0.1, 1.1, -0.7, squares 1.8, variance 0.9 over
+        // 5 = 0.18; t(2) = 4.302653.
+        let s = slope(&[1.0, 2.0, 4.0, 3.0], 2.0).unwrap();
+        assert!((s.per_second - 0.4).abs() < 1e-12);
+        assert!((s.half_width - 4.302_653 * 0.18f64.sqrt() / 2.0).abs() < 1e-5);
+        assert_eq!(slope(&[1.0, 2.0], 1.0), None);
+        assert_eq!(slope(&[5.0; 9], 1.0), Some(Slope { per_second: 0.0, half_width: 0.0 }));
+    }
+
+    /// Requests of a queue with one server that takes 1 s each, at a load.
+    fn queue(load: f64, seconds: u64, seed: u64) -> (Vec<Row>, Window) {
+        let (d, p) = (Draws::new(seed), Purpose::named("q"));
+        let (mut at, mut free, mut rows) = (0.0f64, 0.0f64, Vec::new());
+        for i in 0.. {
+            at += -math::ln(d.unit(p, i, 0)) / load;
+            if at >= seconds as f64 {
+                break;
+            }
+            free = at.max(free) + 1.0;
+            let (arrived, end) = (Nanos((at * 1e9) as u64), Nanos((free * 1e9) as u64));
+            rows.push(Row { finished: Some(end), end: End::Finished, ..Row::arriving(i, 0, arrived) });
+        }
+        (rows, Window::new(Nanos(0), Nanos(seconds * 1_000_000_000)))
+    }
+
+    #[test]
+    fn queues_below_and_above_their_capacity_are_told_apart() {
+        for seed in 0..20 {
+            let load = |load: f64| {
+                let (rows, window) = queue(load, 20_000, seed);
+                backlog_of(&rows, window).load()
+            };
+            assert_eq!(load(0.5), Load::Stable, "{seed}");
+            assert_eq!(load(0.8), Load::Stable, "{seed}");
+            assert_eq!(load(1.2), Load::Overloaded, "{seed}");
+        }
+        let (rows, window) = queue(2.0, 20_000, 1);
+        let b = backlog_of(&rows, window);
+        assert!((b.slope().unwrap().per_second - 1.0).abs() < 0.1, "half of what arrives stays");
+        assert!((b.arrivals - 2.0).abs() < 0.2);
+        assert_eq!(backlog_of(&[], window).load(), Load::Stable);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn the_means_are_the_time_inside(
+            v in prop::collection::vec((0..3_000u64, 0..3_000u64, any::<bool>()), 0..30),
+            from in 0..1000u64,
+            length in 30..1500u64,
+        ) {
+            let rows: Vec<Row> = v.iter().map(|&(at, time, ends)| Row {
+                finished: ends.then_some(Nanos(at + time)),
+                ..Row::arriving(0, 0, Nanos(at))
+            }).collect();
+            let window = Window::new(Nanos(from), Nanos(from + length));
+            let b = backlog_of(&rows, window);
+            // Added up second by second.
+            let inside = |t: u64| rows.iter().filter(|r| r.arrived.0 <= t && r.finished.is_none_or(|f| t < f.0)).count();
+            let edge = |i: u64| from + length * i / 30;
+            for (i, mean) in b.means.iter().enumerate() {
+                let (start, end) = (edge(i as u64), edge(i as u64 + 1));
+                let sum: usize = (start..end).map(inside).sum();
+                prop_assert!((mean - sum as f64 / (end - start).max(1) as f64).abs() < 1e-9, "part {}", i);
+            }
+        }
+    }
+}

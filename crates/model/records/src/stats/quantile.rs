@@ -47,7 +47,8 @@ pub struct Quantile {
     pub low: Option<u64>,
     /// The upper end; `None` with too few samples or if it is infinite.
     pub high: Option<u64>,
-    /// What it is at least, with 97.5 % confidence, or the least sample with too few samples for that.
+    /// What it is at least, with 97.5 % confidence, or the least sample with too few samples for that;
+    /// `None` if even that is infinite.
     pub at_least: Option<u64>,
     /// How far it can be relied on.
     pub standing: Standing,
@@ -141,7 +142,7 @@ fn quantile_of(q: f64, count: u64, infinite: u64, at: impl Fn(u64) -> Option<u64
     } else {
         Standing::Claim
     };
-    let at_least = low.and_then(&at).or_else(|| at(1));
+    let at_least = at(low.unwrap_or(1));
     Quantile {
         count,
         infinite,
@@ -184,4 +185,126 @@ fn last(from: u64, to: u64, holds: impl Fn(u64) -> bool) -> u64 {
         }
     }
     yes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Histogram;
+    use forebay_base::{Draws, Purpose};
+    use proptest::prelude::*;
+
+    fn samples(values: impl IntoIterator<Item = u64>, infinite: u64) -> Samples {
+        let mut s = Samples::new();
+        values.into_iter().for_each(|v| s.push(Some(v)));
+        (0..infinite).for_each(|_| s.push(None));
+        s
+    }
+
+    #[test]
+    fn ranks_are_the_nearest() {
+        for (q, n, r) in [
+            (0.5, 1, 1),
+            (0.5, 4, 2),
+            (0.5, 5, 3),
+            (0.95, 20, 19),
+            (0.99, 100, 99),
+            (0.99, 101, 100),
+            (0.9, 10, 9),
+            (0.1, 10, 1),
+            (0.3, 10, 3),
+            (0.0, 10, 1),
+            (1.0, 10, 10),
+        ] {
+            assert_eq!(rank(q, n), Some(r), "{q} of {n}");
+        }
+        assert_eq!(rank(0.5, 0), None);
+    }
+
+    #[test]
+    fn the_99th_percentile_has_an_interval_from_368_samples_and_may_be_claimed_from_3000() {
+        assert_eq!(samples_for_interval(0.99), 368);
+        assert_eq!(samples_for_interval(0.95), 72);
+        assert_eq!(samples_for_interval(0.5), 6);
+        let at = |n: u64| samples(1..=n, 0).quantile(0.99);
+        assert_eq!((at(367).high, at(367).standing), (None, Standing::AtLeast));
+        assert_eq!((at(368).high, at(368).standing), (Some(368), Standing::AtLeast));
+        assert_eq!((at(2999).standing, at(3000).standing), (Standing::AtLeast, Standing::Claim));
+        assert_eq!(at(3000).value, Some(2970));
+        assert_eq!(samples([], 0).quantile(0.99).standing, Standing::Empty);
+    }
+
+    #[test]
+    fn the_interval_of_the_median_is_that_of_the_sign_test() {
+        // Published bounds (Conover, Practical Nonparametric Statistics, 3rd ed., table A3 for p = 1/2):
+        // n = 10: ranks 2 and 9, n = 20: 6 and 15, n = 100: 40 and 61.
+        for (n, low, high) in [(6, 1, 6), (10, 2, 9), (20, 6, 15), (100, 40, 61)] {
+            assert_eq!(interval_ranks(0.5, n), (Some(low), Some(high)), "{n}");
+        }
+        assert_eq!(interval_ranks(0.5, 5), (None, None));
+    }
+
+    #[test]
+    fn requests_without_a_value_are_infinitely_slow() {
+        // 15 of 3000 are 0.5 %: not more.
+        let q = samples(1..=2985, 15).quantile(0.99);
+        assert_eq!((q.value, q.standing), (Some(2970), Standing::Claim));
+        let q = samples(1..=2984, 16).quantile(0.99);
+        assert_eq!((q.value, q.standing), (Some(2970), Standing::Undetermined));
+        let q = samples(1..=2900, 100).quantile(0.99);
+        assert_eq!((q.value, q.high, q.standing), (None, None, Standing::Undetermined));
+        assert_eq!(q.at_least, None, "even its lower bound is infinite");
+        let q = samples([5, 7], 0).quantile(0.99);
+        assert_eq!((q.at_least, q.value, q.standing), (Some(7), Some(7), Standing::AtLeast));
+        assert_eq!(samples([1, 2, 3], 7).mean(), Some(2.0));
+    }
+
+    /// 1000 runs of 500 uniform draws: the interval of the median misses its 0.5 in at most 5 %.
+    #[test]
+    fn intervals_hold_the_truth_as_often_as_they_say() {
+        let (d, p) = (Draws::new(4), Purpose::named("t"));
+        let missed = (0..1000u64).filter(|&run| {
+            let mut s = samples((0..500).map(|i| d.below(p, run, i, 1_000_000)), 0);
+            let q = s.quantile(0.9);
+            !(q.low.is_some_and(|l| l <= 900_000) && q.high.is_some_and(|h| h >= 900_000))
+        });
+        let missed = missed.count();
+        assert!((20..=65).contains(&missed), "{missed}");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn a_histogram_says_the_same_within_its_width(
+            v in prop::collection::vec(0..1u64 << 40, 1..600),
+            infinite in 0..10u64,
+            q in 0.01..0.99f64,
+        ) {
+            let mut h = Histogram::new();
+            for &x in &v {
+                h.record(x);
+            }
+            let (exact, near) = (samples(v, infinite).quantile(q), of_histogram(&h, infinite, q));
+            prop_assert_eq!((exact.standing, exact.count, exact.infinite), (near.standing, near.count, near.infinite));
+            for (a, b) in [(exact.value, near.value), (exact.low, near.low), (exact.high, near.high), (exact.at_least, near.at_least)] {
+                prop_assert_eq!(a.is_some(), b.is_some());
+                let (a, b) = (a.unwrap_or(0), b.unwrap_or(0));
+                prop_assert!(a.abs_diff(b) as f64 <= 0.0005 * a as f64);
+            }
+        }
+
+        #[test]
+        fn bounds_are_on_their_sides(n in 1..5000u64, q in 0.001..0.999f64) {
+            let (low, high) = interval_ranks(q, n);
+            let r = rank(q, n).unwrap();
+            prop_assert!(low.unwrap_or(1) <= r);
+            prop_assert!(high.is_none_or(|h| r <= h && h <= n));
+            if n >= samples_for_interval(q) {
+                prop_assert!(low.is_some() && high.is_some());
+            } else {
+                prop_assert!(low.is_none() || high.is_none());
+            }
+        }
+    }
 }

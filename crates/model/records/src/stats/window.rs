@@ -218,3 +218,96 @@ impl Window {
         problems
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::End;
+    use forebay_base::{Draws, Purpose, math};
+
+    const S: u64 = 1_000_000_000;
+
+    fn row(class: u16, arrived: u64, first: u64, finished: u64, tokens: u32) -> Row {
+        Row {
+            first_token: Some(Nanos(first * S)),
+            finished: Some(Nanos(finished * S)),
+            end: End::Finished,
+            output_tokens: tokens,
+            prompt_tokens: 7,
+            ..Row::arriving(0, class, Nanos(arrived * S))
+        }
+    }
+
+    #[test]
+    fn throughput_counts_what_completes_inside_and_the_drain_stands_apart() {
+        let w = Window::new(Nanos(10 * S), Nanos(20 * S));
+        let rows = [
+            row(0, 5, 6, 10, 100),  // arrived in the warm-up, completes inside
+            row(0, 12, 13, 19, 10), // inside
+            row(0, 19, 21, 30, 1),  // completes in the drain
+            row(0, 12, 13, 20, 10), // completes at the end, which is not inside
+            Row { end: End::Failed, ..row(0, 12, 13, 15, 50) },
+            row(0, 2, 3, 9, 1000),
+        ];
+        let t = w.throughput(&rows);
+        assert_eq!((t.requests, t.output_tokens, t.prompt_tokens, t.seconds), (2, 110, 14, 10.0));
+        assert_eq!((t.requests_per_second(), t.output_tokens_per_second()), (0.2, 11.0));
+        let d = w.throughput_with_drain(&rows);
+        assert_eq!((d.requests, d.output_tokens, d.seconds), (3, 21, 20.0));
+        assert_eq!(Throughput::default().requests_per_second(), 0.0);
+    }
+
+    #[test]
+    fn goodput_is_of_all_that_was_offered() {
+        let w = Window::new(Nanos(0), Nanos(10 * S));
+        let slo = Slo { ttft: Some(Span::secs(2)), tpot: Some(Span::millis(500)), e2e: None };
+        let rows = [
+            row(0, 0, 2, 4, 5),                                       // 0.5 s a token: met
+            row(0, 0, 3, 4, 5),                                       // late
+            row(0, 0, 1, 4, 5),                                       // 0.75 s a token
+            row(0, 0, 2, 9, 1),                                       // one token has no gap
+            Row { end: End::Rejected("full"), ..row(0, 0, 1, 1, 2) }, // refused
+            Row::arriving(9, 0, Nanos(9 * S)),                        // still alive
+            row(0, 10, 11, 12, 5),                                    // not in the window
+            row(1, 1, 9, 9, 3),                                       // a class without deadlines
+        ];
+        let g = w.goodput(&rows, |class| if class == 0 { slo } else { Slo::default() });
+        assert_eq!((g.offered, g.attained), (7, 3));
+        assert!((g.share() - 3.0 / 7.0).abs() < 1e-15 && g.per_second() == 0.3);
+        assert!(Slo::default().is_empty() && !slo.is_empty());
+    }
+
+    #[test]
+    fn littles_law_holds_by_hand_and_for_a_queue() {
+        // Two requests of 4 s in 10 s: 0.8 inside on average, 0.2 per second times 4 s.
+        let w = Window::new(Nanos(0), Nanos(10 * S));
+        let l = w.little(&[row(0, 1, 2, 5, 1), row(0, 3, 4, 7, 1)]);
+        assert_eq!((l.inside, l.product, l.relative_error()), (0.8, 0.8, 0.0));
+        // M/D/1 at load 0.8, by Lindley's recursion: the mean wait is rho / (2 (1 - rho)) = 2 service times
+        // (Pollaczek and Khinchine).
+        let (d, p) = (Draws::new(2), Purpose::named("md1"));
+        let (mut at, mut free, mut rows, mut waits) = (0.0f64, 0.0f64, Vec::new(), 0.0);
+        for i in 0..400_000u64 {
+            at += -math::ln(d.unit(p, i, 0)) / 0.8;
+            let start = at.max(free);
+            waits += start - at;
+            free = start + 1.0;
+            let (arrived, end) = (Nanos((at * 1e9) as u64), Nanos((free * 1e9) as u64));
+            rows.push(Row { finished: Some(end), end: End::Finished, ..Row::arriving(i, 0, arrived) });
+        }
+        assert!((waits / 400_000.0 / 2.0 - 1.0).abs() < 0.04, "{}", waits / 400_000.0);
+        let l = Window::new(Nanos(0), Nanos((at * 1e9) as u64)).little(&rows);
+        assert!((l.inside / (0.8 * 3.0) - 1.0).abs() < 0.04, "{l:?}");
+        assert!(l.relative_error() < 0.001);
+    }
+
+    #[test]
+    fn steady_runs_are_long_enough() {
+        let w = Window::new(Nanos(100 * S), Nanos(700 * S));
+        assert_eq!(w.steady_problems(Nanos(0), Span::secs(60), Span::secs(50)), []);
+        assert_eq!(
+            w.steady_problems(Nanos(0), Span::secs(61), Span::secs(51)),
+            [SteadyProblem::ShortWarmup { needed: 102.0 }, SteadyProblem::ShortWindow { needed: 610.0 }]
+        );
+    }
+}
