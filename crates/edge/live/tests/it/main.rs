@@ -4,16 +4,40 @@
 use bytes::Bytes;
 use forebay_base::Nanos;
 use forebay_config::{Options as ConfigOptions, load};
+use forebay_kernel::journal::Journal;
 use forebay_kernel::{Ask, EndpointId, EndpointSpec, QueueOutcome, Reading, Refusal, Sample, Usage};
 use forebay_live::scrape::{ScrapeOptions, run};
-use forebay_live::{Clock, DoorView, Options, Refused, Router, Series, plugins};
+use forebay_live::{Clock, DoorView, Options, Refused, Router, Series, Ticket, plugins};
 use forebay_net::{Body, Client, ClientOptions, Listener, ServerOptions};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+/// The decision log in memory.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<String>>);
+
+impl Journal for Log {
+    fn line(&mut self, line: std::fmt::Arguments<'_>) {
+        self.0.lock().unwrap().line(line);
+    }
+}
+
+impl Log {
+    /// The given word of every line of this kind.
+    fn words(&self, kind: &str, word: usize) -> Vec<String> {
+        let text = self.0.lock().unwrap();
+        let lines = text.lines().map(|l| l.split_whitespace().collect::<Vec<_>>());
+        lines.filter(|w| w.get(2) == Some(&kind)).map(|w| w[word].to_owned()).collect()
+    }
+}
+
 fn router(config: &str) -> Arc<Router> {
+    router_with(config, None)
+}
+
+fn router_with(config: &str, journal: Option<Box<dyn Journal>>) -> Arc<Router> {
     let catalogue: Vec<_> = forebay_kernel::plugins::ALL.iter().chain(plugins::ALL).copied().collect();
     let options = ConfigOptions { allow_experimental: true, ..ConfigOptions::default() };
     let config = load(config, "test", &catalogue, options).unwrap();
@@ -21,7 +45,7 @@ fn router(config: &str) -> Arc<Router> {
         plan: Arc::new(config.plan(&[100, -50])),
         seed: 1,
         clock: Clock::real(),
-        journal: None,
+        journal,
         pool_name: "pool".into(),
     })
     .unwrap()
@@ -103,18 +127,14 @@ async fn an_idle_pool_dispatches_at_once_and_tickets_end_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiting_requests_go_in_priority_order_once_there_is_room() {
-    let r = router(FLOW);
+    let log = Log::default();
+    let r = router_with(FLOW, Some(Box::new(log.clone())));
     let id = with_endpoint(&r, 5.0);
-    let order = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
     for priority in [-50, 0, 100] {
-        let (r, order) = (r.clone(), order.clone());
-        tasks.push(tokio::spawn(async move {
-            let ticket = r.enter(ask(priority), &series(&r)).await.unwrap();
-            order.lock().unwrap().push(ticket.priority());
-            // Kept, so that a place does not come free in between.
-            ticket
-        }));
+        let r = r.clone();
+        // Tickets are kept, so that a place does not come free in between.
+        tasks.push(tokio::spawn(async move { r.enter(ask(priority), &series(&r)).await.unwrap() }));
     }
     until("all three wait", || r.view().unwrap().ledgers.queued == 3).await;
     assert!(metric(
@@ -124,11 +144,19 @@ async fn waiting_requests_go_in_priority_order_once_there_is_room() {
     let full = r.enter(ask(100), &series(&r)).await.err().unwrap();
     assert!(matches!(full, Refused::By { refusal: Refusal::Queue(QueueOutcome::RejectedCapacity), .. }));
     r.scraped(id, Nanos::ZERO, &sample(0.0));
+    let mut tickets = Vec::new();
     for t in tasks {
-        t.await.unwrap();
+        tickets.push(t.await.unwrap());
     }
-    // One per tick, so the order of wake-ups is the order of decisions.
-    assert_eq!(*order.lock().unwrap(), [100, 0, -50]);
+    assert_eq!(tickets.iter().map(Ticket::priority).collect::<Vec<_>>(), [-50, 0, 100]);
+    // The n-th offer is request n; when tasks wake up says nothing about when they were decided.
+    let offered = log.words("offer", 4);
+    let decided = log.words("dispatch", 3);
+    let order: Vec<&str> = decided
+        .iter()
+        .map(|id| offered[id.split('.').next().unwrap().parse::<usize>().unwrap()].as_str())
+        .collect();
+    assert_eq!(order, ["100", "0", "-50"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
