@@ -2,7 +2,8 @@
 //!
 //! Columns and keys have the same names; instants are nanoseconds on the clock of the run. What never
 //! happened is an empty cell, or a key that is missing. JSON Lines begin with a line that names the
-//! format. For compressed files hand in a writer that compresses.
+//! format. For compressed files hand in [`crate::Compressed`], and read
+//! [`crate::decompressed`].
 
 use crate::row::{End, Row};
 use forebay_base::{Diagnostic, Diagnostics, Nanos, Position};

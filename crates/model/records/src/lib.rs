@@ -8,6 +8,8 @@ pub mod files;
 pub mod histogram;
 mod row;
 pub mod stats;
+mod zstd;
 
 pub use histogram::Histogram;
 pub use row::{End, Row, reason_named};
+pub use zstd::{Compressed, decompressed};
