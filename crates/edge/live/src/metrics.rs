@@ -66,6 +66,8 @@ const TPOT: [f64; 19] = [
 ];
 const ITL: [f64; 15] = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0];
 const NTPOT: [f64; 13] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0];
+const RESPONSE_PROCESSING: [f64; 15] =
+    [1e-4, 2.5e-4, 5e-4, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
 const PROCESSING: [f64; 16] =
     [5e-4, 0.001, 0.002, 0.005, 0.01, 0.015, 0.025, 0.04, 0.06, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
@@ -104,6 +106,10 @@ fn request_bytes() -> Histogram {
 fn response_bytes() -> Histogram {
     Histogram::new(std::iter::once(1.0).chain((0..14).map(|k| f64::from(8u32 << k))))
 }
+/// 0, then 16 B doubling to 64 KiB.
+fn prefix_bytes() -> Histogram {
+    Histogram::new(std::iter::once(0.0).chain((0..13).map(|k| f64::from(16u32 << k))))
+}
 fn ratio() -> Histogram {
     Histogram::new((0..=10).map(|k| f64::from(k) / 10.0))
 }
@@ -129,6 +135,11 @@ struct Families {
     tpot: Histograms,
     itl: Histograms,
     attempts: Family<Labels, Counter>,
+    inflight_requests: Family<Labels, Gauge>,
+    inflight_tokens: Family<Labels, Gauge>,
+    prefix_bytes: Histograms,
+    response_processing: Histogram,
+    extract_errors: Family<Labels, Counter>,
     rewrites: Family<Labels, Counter>,
     poll_errors: Family<Labels, Counter>,
     unknown_objectives: Counter,
@@ -164,6 +175,11 @@ impl Families {
             tpot: histograms(tpot),
             itl: histograms(itl),
             attempts: Family::default(),
+            inflight_requests: Family::default(),
+            inflight_tokens: Family::default(),
+            prefix_bytes: histograms(prefix_bytes),
+            response_processing: Histogram::new(RESPONSE_PROCESSING),
+            extract_errors: Family::default(),
             rewrites: Family::default(),
             poll_errors: Family::default(),
             unknown_objectives: Counter::default(),
@@ -185,6 +201,7 @@ pub struct Metrics {
     found: RwLock<HashMap<u64, Arc<Series>>>,
     hasher: RandomState,
     prefix_ratio: Histogram,
+    prefix_bytes: Histogram,
     models: RwLock<HashSet<String>>,
     fairness: RwLock<HashSet<String>>,
 }
@@ -224,8 +241,35 @@ pub struct Series {
     ttft: [Histogram; 2],
     tpot: Histogram,
     itl: Histogram,
-    /// Scheduling attempts by the endpoint that was chosen.
-    attempts: RwLock<HashMap<Option<EndpointId>, Counter>>,
+    /// By the endpoint that scheduling has chosen.
+    chosen: RwLock<HashMap<Option<EndpointId>, Arc<Chosen>>>,
+}
+
+/// The series of requests of one kind at one endpoint, or at none.
+struct Chosen {
+    attempts: Counter,
+    requests: Gauge,
+    tokens: Gauge,
+}
+
+/// One request at its endpoint, counted for as long as this lives.
+pub(crate) struct InFlight {
+    at: Arc<Chosen>,
+    tokens: i64,
+}
+
+impl InFlight {
+    /// The prompt is done.
+    pub(crate) fn first_token(&mut self) {
+        self.at.tokens.dec_by(std::mem::take(&mut self.tokens));
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.at.requests.dec();
+        self.first_token();
+    }
 }
 
 /// What is known of a request when it is over.
@@ -303,6 +347,7 @@ impl Metrics {
         let labels = vec![("plugin_name", producer.clone()), ("plugin_type", producer)];
         Metrics {
             prefix_ratio: families.prefix_ratio.get_or_create_owned(&labels),
+            prefix_bytes: families.prefix_bytes.get_or_create_owned(&labels),
             found: RwLock::default(),
             hasher: RandomState::new(),
             pool,
@@ -399,7 +444,7 @@ impl Metrics {
             ttft: [streaming(false), streaming(true)],
             tpot: f.tpot.get_or_create_owned(&r),
             itl: f.itl.get_or_create_owned(&r),
-            attempts: RwLock::default(),
+            chosen: RwLock::default(),
             key,
         }
     }
@@ -442,27 +487,62 @@ impl Metrics {
     }
 
     /// Scheduling has chosen this endpoint, or none.
-    pub(crate) fn scheduled(&self, s: &Series, upstream: Option<&Upstream>) {
+    pub(crate) fn scheduled(&self, s: &Series, upstream: Option<&Upstream>, tokens: u32) -> Option<InFlight> {
         let id = upstream.map(|u| u.id);
-        let known = s.attempts.read().get(&id).map(Counter::inc).is_some();
-        if !known {
-            let counter = self.attempts(s, upstream);
-            counter.inc();
-            s.attempts.write().insert(id, counter);
-        }
+        let known = s.chosen.read().get(&id).cloned();
+        let at = known.unwrap_or_else(|| {
+            let made = Arc::new(self.chosen(s, upstream));
+            s.chosen.write().entry(id).or_insert(made).clone()
+        });
+        at.attempts.inc();
+        let tokens = i64::from(tokens);
+        id.map(|_| {
+            at.requests.inc();
+            at.tokens.inc_by(tokens);
+            InFlight { at, tokens }
+        })
     }
 
-    fn attempts(&self, s: &Series, upstream: Option<&Upstream>) -> Counter {
+    fn chosen(&self, s: &Series, upstream: Option<&Upstream>) -> Chosen {
         let name = upstream.map_or("", |u| u.spec.name.as_str());
         let (namespace, name) = name.split_once('/').unwrap_or(("", name));
-        let labels = vec![
+        let attempts = vec![
             ("status", if upstream.is_some() { "success" } else { "failure" }.to_owned()),
             ("target_model_name", s.key.target.clone()),
             ("endpoint_name", name.to_owned()),
             ("namespace", namespace.to_owned()),
             ("port", upstream.map_or(String::new(), |u| u.address.port().to_string())),
         ];
-        self.families.attempts.get_or_create_owned(&labels)
+        let attempts = self.families.attempts.get_or_create_owned(&attempts);
+        if upstream.is_none() {
+            return Chosen { attempts, requests: Gauge::default(), tokens: Gauge::default() };
+        }
+        let load = vec![
+            ("endpoint_name", name.to_owned()),
+            ("namespace", namespace.to_owned()),
+            ("producer_name", "inflight-load-producer".to_owned()),
+            ("fairness_id", s.key.fairness.clone()),
+            ("priority", s.key.requested.to_string()),
+        ];
+        Chosen {
+            attempts,
+            requests: self.families.inflight_requests.get_or_create_owned(&load),
+            tokens: self.families.inflight_tokens.get_or_create_owned(&load),
+        }
+    }
+
+    /// An endpoint's metrics had lines that cannot be read.
+    pub(crate) fn extract_failed(&self) {
+        let labels = vec![
+            ("source_type", "metrics-data-source".to_owned()),
+            ("extractor_type", "core-metrics-extractor".to_owned()),
+        ];
+        self.families.extract_errors.get_or_create(&labels).inc();
+    }
+
+    /// The router has spent this long on an answer.
+    pub fn answer_processed(&self, took: Duration) {
+        self.families.response_processing.observe(took.as_secs_f64());
     }
 
     pub(crate) fn poll_failed(&self) {
@@ -475,9 +555,13 @@ impl Metrics {
         self.families.processing.observe(processing.as_secs_f64());
     }
 
-    /// Share of a prompt, 0 to 1, that the chosen endpoint is believed to hold.
-    pub fn prefix_hit(&self, share: f64) {
-        self.prefix_ratio.observe(share);
+    /// Of the prompt's tokens, those that the chosen endpoint is believed to hold. A token counts as four
+    /// bytes.
+    pub fn prefix_hit(&self, matched: u32, prompt: u32) {
+        if prompt > 0 {
+            self.prefix_ratio.observe(f64::from(matched) / f64::from(prompt));
+            self.prefix_bytes.observe(f64::from(matched) * 4.0);
+        }
     }
 
     /// A request has failed; `code` as llm-d-router names it.
@@ -566,7 +650,24 @@ fn register(f: &Families) -> Registry {
     r.register("scheduler_attempts", "Scheduling attempts", f.attempts.clone());
     r.register("model_rewrite_decisions", "Model rewrites", f.rewrites.clone());
     r.register("datalayer_poll_errors", "Scrapes that failed", f.poll_errors.clone());
+    r.register(
+        "datalayer_extract_errors",
+        "Scrapes with lines that cannot be read",
+        f.extract_errors.clone(),
+    );
     r.register("prefix_indexer_hit_ratio", "Share of a prompt found in the index", f.prefix_ratio.clone());
+    r.register("prefix_indexer_hit_bytes", "Bytes of a prompt found in the index", f.prefix_bytes.clone());
+    r.register("inflight_requests", "Requests at an endpoint by this router", f.inflight_requests.clone());
+    r.register(
+        "inflight_tokens",
+        "Uncached prompt tokens there before the first token",
+        f.inflight_tokens.clone(),
+    );
+    r.register(
+        "response_processing_duration_seconds",
+        "Time spent on an answer",
+        f.response_processing.clone(),
+    );
     let info: Family<Labels, Gauge> = Family::default();
     let build = env!("CARGO_PKG_VERSION");
     info.get_or_create(&vec![("commit", String::new()), ("build_ref", format!("forebay-{build}"))]).set(1);

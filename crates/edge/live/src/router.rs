@@ -267,6 +267,8 @@ impl Router {
             waiting: None,
             queued: false,
             upstream: None,
+            in_flight: None,
+            prompt_tokens: ask.prompt_tokens,
             since,
             waited: Span::ZERO,
             matched_tokens: 0,
@@ -291,7 +293,7 @@ impl Router {
                 series.started();
                 ticket.matched_tokens = matched_tokens;
                 ticket.upstream = self.endpoints.get(endpoint);
-                self.metrics.scheduled(series, ticket.upstream.as_deref());
+                ticket.arrived_at_endpoint();
                 Ok(ticket)
             }
             Verdict::Refused(refused) => {
@@ -303,7 +305,7 @@ impl Router {
                     Refused::Broken => ticket.decided(QueueOutcome::EvictedOther, Span::ZERO),
                 }
                 if let Refused::By { refusal: Refusal::NoCandidates | Refusal::FilteredOut, .. } = refused {
-                    self.metrics.scheduled(series, None);
+                    self.metrics.scheduled(series, None, 0);
                 }
                 ticket.state = TicketState::Over;
                 Err(refused)

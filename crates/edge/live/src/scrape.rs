@@ -176,6 +176,9 @@ fn take(router: &Router, targets: &mut BTreeMap<EndpointId, Target>, done: Done)
                 target.failing = false;
                 tracing::info!(endpoint = %name, "metrics are back");
             }
+            if scrape.malformed > 0 {
+                router.metrics().extract_failed();
+            }
             for family in &scrape.missing {
                 if !target.told.contains(family) {
                     tracing::warn!(

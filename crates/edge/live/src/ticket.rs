@@ -1,7 +1,7 @@
 //! A request's place in the router.
 
 use crate::endpoints::Upstream;
-use crate::metrics::Series;
+use crate::metrics::{InFlight, Series};
 use crate::router::{Refused, Router, Verdict};
 use forebay_base::{Nanos, Span};
 use forebay_kernel::{Id, Progress, QueueOutcome, Refusal, Usage};
@@ -33,6 +33,10 @@ pub struct Ticket {
     /// Whether it counts as queued in the metrics.
     pub(crate) queued: bool,
     pub(crate) upstream: Option<Arc<Upstream>>,
+    /// Its count at the endpoint, in the metrics.
+    pub(crate) in_flight: Option<InFlight>,
+    /// Estimated prompt tokens.
+    pub(crate) prompt_tokens: u32,
     /// When it was offered.
     pub(crate) since: Nanos,
     pub(crate) waited: Span,
@@ -67,6 +71,14 @@ impl Ticket {
         }
     }
 
+    /// Counts the request at the endpoint that was chosen.
+    pub(crate) fn arrived_at_endpoint(&mut self) {
+        let uncached = self.prompt_tokens.saturating_sub(self.matched_tokens);
+        // The old one goes first: it may be the same endpoint.
+        self.in_flight = None;
+        self.in_flight = self.router.metrics().scheduled(&self.series, self.upstream.as_deref(), uncached);
+    }
+
     /// What was not told, then this.
     fn tell(&mut self, progress: Progress) {
         let (id, untold) = (self.id, std::mem::take(&mut self.untold));
@@ -93,6 +105,9 @@ impl Ticket {
     pub fn first_token(&mut self) {
         if self.state == (TicketState::Running { first_token: false }) {
             self.state = TicketState::Running { first_token: true };
+            if let Some(f) = &mut self.in_flight {
+                f.first_token();
+            }
             self.tell(Progress::FirstToken);
         }
     }
@@ -108,11 +123,11 @@ impl Ticket {
             Some(Verdict::Go { endpoint, matched_tokens, .. }) => {
                 self.matched_tokens = matched_tokens;
                 self.upstream = self.router.endpoints().get(endpoint);
-                self.router.metrics().scheduled(&self.series, self.upstream.as_deref());
+                self.arrived_at_endpoint();
                 self.upstream.clone()
             }
             Some(Verdict::Refused(_)) => {
-                self.router.metrics().scheduled(&self.series, None);
+                self.in_flight = self.router.metrics().scheduled(&self.series, None, 0);
                 self.series.stopped();
                 self.state = TicketState::Over;
                 None

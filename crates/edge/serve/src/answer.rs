@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A stream of server-sent events.
 pub(crate) struct Stream {
@@ -23,6 +23,8 @@ pub(crate) struct Stream {
     /// Where it comes from.
     upstream: Arc<Upstream>,
     last: Option<Instant>,
+    /// Time spent on what has passed.
+    spent: Duration,
     /// Counts for as long as it lives.
     #[expect(dead_code, reason = "held for its drop")]
     open: OneStream,
@@ -47,11 +49,12 @@ impl Stream {
         flight.door.counts.streams.fetch_add(1, Ordering::Relaxed);
         let open = OneStream(flight.door.clone());
         let (scanner, flight) = (Scanner::default(), Some(flight));
-        Stream { inner, scanner, names, flight, upstream, last: None, open }
+        Stream { inner, scanner, names, flight, upstream, last: None, spent: Duration::ZERO, open }
     }
 
     /// Looks at bytes, and maps model names in them if asked to.
     fn pass(&mut self, data: Bytes) -> Bytes {
+        let begun = Instant::now();
         let fresh = self.scanner.feed(&data);
         let out = match &mut self.names {
             None => data,
@@ -65,13 +68,14 @@ impl Stream {
             flight.record.response_bytes += out.len() as u64;
             if fresh > 0 {
                 flight.output(fresh);
-                let now = Instant::now();
+                let now = begun;
                 if let (Some(last), Some(series)) = (self.last, &flight.series) {
                     series.gap(now - last);
                 }
                 self.last = Some(now);
             }
         }
+        self.spent += begun.elapsed();
         out
     }
 
@@ -80,6 +84,7 @@ impl Stream {
         if let Some(mut flight) = self.flight.take() {
             let report = self.scanner.report();
             flight.tokens(report.usage, report.content_events);
+            flight.door.router.metrics().answer_processed(self.spent);
             flight.finish();
         }
     }

@@ -30,6 +30,7 @@ use http_body::Body as _;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 /// Which parsers the configuration lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -275,10 +276,7 @@ impl Door {
             Refusing::from(refused).after(|| self.router.retry_after(who.priority))
         })?;
         flight.record.queue_ms = Some(ticket.waited().as_millis_f64());
-        if prompt_tokens > 0 {
-            let share = f64::from(ticket.matched_tokens()) / f64::from(prompt_tokens);
-            self.router.metrics().prefix_hit(share);
-        }
+        self.router.metrics().prefix_hit(ticket.matched_tokens(), prompt_tokens);
         let upstream = ticket.upstream().cloned();
         flight.ticket = Some(ticket);
         let upstream = upstream.ok_or_else(|| {
@@ -397,6 +395,7 @@ impl Door {
             }
             fail(status(StatusCode::BAD_GATEWAY, &format!("the endpoint's answer: {e}")))
         })?;
+        let begun = Instant::now();
         if api.generates() {
             flight.tokens(Usage::of_body(&whole), 0);
         }
@@ -405,6 +404,7 @@ impl Door {
             None => whole,
         };
         flight.record.response_bytes = whole.len() as u64;
+        self.router.metrics().answer_processed(begun.elapsed());
         head.headers.remove(CONTENT_LENGTH);
         Ok(Reply::Whole(Response::from_parts(head, Body::from(whole))))
     }

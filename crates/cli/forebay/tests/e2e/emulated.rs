@@ -59,3 +59,69 @@ async fn serve_over_emulated_processes_spreads_and_cancels() {
     until("its slot is free", async || running(&a).await + running(&b).await == 0.0).await;
     until("all has ended", async || p.settled().await).await;
 }
+
+/// llm-d-router's families that have a meaning here, as its dashboards ask for them.
+const FAMILIES: &[&str] = &[
+    "flow_control_request_queue_duration_seconds_count",
+    "flow_control_dispatch_cycle_duration_seconds_count",
+    "flow_control_request_enqueue_duration_seconds_count",
+    "flow_control_queue_size",
+    "flow_control_queue_bytes",
+    "flow_control_pool_saturation",
+    "flow_control_stale_endpoints",
+    "flow_control_capacity_utilization_requests",
+    "flow_control_capacity_utilization_bytes",
+    "flow_control_requests_total",
+    "request_total",
+    "request_duration_seconds_count",
+    "request_size_bytes_count",
+    "response_size_bytes_count",
+    "request_input_tokens_count",
+    "request_cached_tokens_count",
+    "request_output_tokens_count",
+    "request_running",
+    "request_ntpot_seconds_count",
+    "request_ttft_seconds_count",
+    "request_streaming_tpot_seconds_count",
+    "request_streaming_itl_seconds_count",
+    "request_processing_duration_seconds_count",
+    "response_processing_duration_seconds_count",
+    "scheduler_e2e_duration_seconds_count",
+    "scheduler_attempts_total",
+    "average_kv_cache_utilization",
+    "average_queue_size",
+    "average_running_requests",
+    "std_dev_kv_cache_utilization",
+    "std_dev_queue_size",
+    "std_dev_running_requests",
+    "ready_endpoints",
+    "per_endpoint_queue_size",
+    "info",
+    "inflight_requests",
+    "inflight_tokens",
+    "prefix_indexer_size",
+    "prefix_indexer_hit_ratio_count",
+    "prefix_indexer_hit_bytes_count",
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_metrics_are_llm_d_routers() {
+    let p = Process::serve(&["--access-log", "off"]).await;
+    p.ready().await;
+    let body = r#"{"model":"qwen3-14b","prompt":"Hello","max_tokens":3,"stream":true}"#;
+    assert_eq!(p.post("/v1/completions", &[], body).await.status.as_u16(), 200);
+    until("all has ended", async || p.settled().await).await;
+    let metrics = p.metrics().await;
+    let series = |family: &str| {
+        let name = format!("llm_d_epp_{family}");
+        metrics.iter().find(|(k, _)| k.split('{').next() == Some(&name)).map(|(k, v)| (k.clone(), *v))
+    };
+    for family in FAMILIES {
+        assert!(series(family).is_some(), "{family}");
+    }
+    assert_eq!(series("request_streaming_itl_seconds_count").unwrap().1, 2.0);
+    let labels = series("flow_control_queue_size").unwrap().0;
+    for label in ["fairness_id", "priority", "inference_pool", "model_name", "target_model_name"] {
+        assert!(labels.contains(&format!("{label}=\"")), "{labels}");
+    }
+}

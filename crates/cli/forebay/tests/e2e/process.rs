@@ -201,6 +201,8 @@ impl Process {
             "forebay_endpoint_inflight_requests",
             "forebay_endpoint_pending_requests",
             "llm_d_epp_request_running",
+            "llm_d_epp_inflight_requests",
+            "llm_d_epp_inflight_tokens",
             "llm_d_epp_flow_control_queue_size",
             "llm_d_epp_flow_control_queue_bytes",
         ];
