@@ -6,7 +6,7 @@ mod feed;
 
 use crate::length::Dist;
 use crate::rate::Stage;
-use crate::spec::{Class, Kind, Mode, Workload};
+use crate::spec::{Class, Feed, Kind, Mode, Workload};
 use forebay_base::{Diagnostic, Diagnostics, Position, Span};
 use forebay_document::{Content, Fields, Node, decode, parse};
 
@@ -81,24 +81,24 @@ impl Reader<'_> {
         Some(Workload { name, mode: mode?, classes, traces, bytes_per_token })
     }
 
-    /// A class has arrivals of its own or a trace that feeds it.
-    fn idle(&mut self, f: &Fields<'_>, classes: &[Class], traces: &[crate::spec::Feed]) {
+    /// A class has arrivals of its own or a trace that feeds it. Rows of a trace come once and alone.
+    fn idle(&mut self, f: &Fields<'_>, classes: &[Class], traces: &[Feed]) {
+        // With other mistakes in the file a feed may be missing that is meant to be there.
+        let unread = self.found.has_errors();
+        let places = f.get("classes").and_then(|n| Fields::open_any(n, "classes", &mut self.found));
         for (i, class) in classes.iter().enumerate() {
-            let i = i as u16;
-            let fed = traces.iter().any(|t| {
-                t.assign.shares.iter().any(|(c, _)| *c == i) || t.assign.labels.iter().any(|(_, c)| *c == i)
-            });
-            let unread = self.found.has_errors();
-            if class.arrivals.is_none() && !fed && !unread {
-                let entries = f.get("classes").map(|n| match &n.content {
-                    Content::Map(entries) => entries.as_slice(),
-                    _ => &[],
-                });
-                let at = entries.and_then(|e| e.iter().find(|e| e.key == class.name)).map_or(f.at, |e| e.at);
-                let path = format!("classes.{}", class.name);
-                let d = Diagnostic::error(at, path, "the class has no requests");
-                self.found.push(d.expected("the field arrivals, or a trace that feeds it"));
-            }
+            let fed = traces.iter().any(|t| t.assign.feeds(i as u16));
+            let follows = class.sessions.is_some() || class.retry.attempts > 1;
+            let (message, expected) = match class.arrivals {
+                None if !fed && !unread => {
+                    ("the class has no requests", "the field arrivals, or a trace that feeds it")
+                }
+                None if follows => ("rows of a trace have no sessions and no retries", "the field arrivals"),
+                _ => continue,
+            };
+            let at = places.as_ref().and_then(|p| p.key(&class.name)).unwrap_or(f.at);
+            let path = format!("classes.{}", class.name);
+            self.found.push(Diagnostic::error(at, path, message).expected(expected));
         }
     }
 

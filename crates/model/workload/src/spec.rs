@@ -276,11 +276,89 @@ impl Process {
     }
 }
 
+impl Assign {
+    /// Whether any row can go to a class.
+    pub(crate) fn feeds(&self, class: u16) -> bool {
+        self.shares.iter().any(|(c, _)| *c == class) || self.labels.iter().any(|(_, c)| *c == class)
+    }
+}
+
+impl Feed {
+    /// Mean requests per second of the rows that may come; 0 if they come at once.
+    pub fn rate(&self) -> f64 {
+        let rows = self.trace.rows();
+        let count = rows.len().min(usize::try_from(self.limit).unwrap_or(usize::MAX));
+        match rows[..count].last() {
+            Some(last) if last.at > Nanos::ZERO => {
+                (count - 1) as f64 / last.at.since(Nanos::ZERO).as_secs_f64() * self.rate_scale
+            }
+            _ => 0.0,
+        }
+    }
+}
+
+impl Class {
+    /// A class without arrivals of its own, for rows of a trace.
+    pub fn fed(name: &str) -> Class {
+        Class {
+            name: name.to_owned(),
+            priority: 0,
+            slo: Slo::default(),
+            timeout: None,
+            retry: Retry::NONE,
+            arrivals: None,
+            stages: Vec::new(),
+            repeat: false,
+            input: Dist::constant(1.0),
+            output: Dist::constant(1.0),
+            flows: Flows { count: 1, skew: 0.0 },
+            prompts: None,
+            sessions: None,
+            lora: None,
+        }
+    }
+}
+
 impl Workload {
+    /// A trace alone, all of it: a class for each of its labels, or `requests` for rows without one, all of
+    /// priority 0, and an hour of drain. `file` is the name of the workload and of its draws.
+    pub fn of_trace(trace: Trace, file: &str) -> Workload {
+        let names: Vec<&str> = trace.labels().iter().map(String::as_str).collect();
+        let name = |label: &str| if label.is_empty() { "requests".to_owned() } else { label.to_owned() };
+        let classes = names.iter().map(|label| Class::fed(&name(label))).collect();
+        let labels = names.iter().enumerate().map(|(i, l)| ((*l).to_owned(), i as u16)).collect();
+        // The last row comes at the end of its span, which is not in the window.
+        let window = trace.span() + Span(1);
+        Workload {
+            name: file.to_owned(),
+            mode: Mode { kind: Kind::Surge, window, warmup: Span::ZERO, drain: Span::secs(3600) },
+            classes,
+            traces: vec![Feed {
+                trace: Arc::new(trace),
+                name: file.to_owned(),
+                rate_scale: 1.0,
+                limit: u64::MAX,
+                spread: Span::ZERO,
+                assign: Assign { labels, shares: Vec::new() },
+            }],
+            bytes_per_token: 4.0,
+        }
+    }
+
+    /// The same with at most so many rows of each trace.
+    #[must_use]
+    pub fn with_limit(&self, limit: u64) -> Workload {
+        let mut limited = self.clone();
+        for feed in &mut limited.traces {
+            feed.limit = feed.limit.min(limit);
+        }
+        limited
+    }
+
     /// Requests (or sessions) per second of all open classes and traces together, where the stages say 1.
     pub fn rate(&self) -> f64 {
         let classes = self.classes.iter().filter_map(|c| c.arrivals.as_ref()?.rate());
-        classes.sum::<f64>() + self.traces.iter().map(|t| t.trace.rate() * t.rate_scale).sum::<f64>()
+        classes.sum::<f64>() + self.traces.iter().map(Feed::rate).sum::<f64>()
     }
 
     /// The same with the rates of all open classes and traces multiplied so that [`Workload::rate`] becomes

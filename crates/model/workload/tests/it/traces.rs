@@ -81,6 +81,33 @@ fn rows_go_to_their_classes_at_their_times() {
 }
 
 #[test]
+fn a_trace_alone_is_a_workload() {
+    let w = Workload::of_trace(read(BURST, Format::BurstGpt), "burst.csv");
+    let names: Vec<&str> = w.classes.iter().map(|c| c.name.as_str()).collect();
+    assert_eq!(names, ["ChatGPT", "GPT-4"]);
+    let a = all(&w, 1);
+    assert_eq!(
+        a.iter().map(|a| (a.class, a.prompt_tokens)).collect::<Vec<_>>(),
+        [(0, 100), (1, 300), (0, 50)]
+    );
+    assert_eq!(all(&w.with_limit(2), 1).len(), 2);
+    assert!((w.with_limit(2).rate() - 0.25).abs() < 1e-12);
+    assert_eq!(Workload::of_trace(read(AZURE, Format::Azure), "a").classes[0].name, "requests");
+}
+
+#[test]
+fn rows_have_no_sessions() {
+    let yaml = "version: 1\nname: t\nmode: {kind: surge, window: 1h}\nclasses: {a: {sessions: {turns: 2}}, b: {}}\n\
+                traces: [{file: x, class: a}]\n";
+    let found = Workload::read_with(yaml, "w", &mut |_| Ok(AZURE.to_owned())).unwrap_err().to_string();
+    assert_eq!(
+        found,
+        "error: w:4:11: classes.a: rows of a trace have no sessions and no retries; expected the field arrivals\n\
+         error: w:4:38: classes.b: the class has no requests; expected the field arrivals, or a trace that feeds it"
+    );
+}
+
+#[test]
 fn shares_hold_over_many_rows() {
     use std::fmt::Write as _;
     let mut trace = String::from("TIMESTAMP,ContextTokens,GeneratedTokens\n");
