@@ -35,3 +35,22 @@ fn presets_read_and_have_their_names() {
     }
     assert_eq!(Workload::preset("cod"), None);
 }
+
+/// The examples of the documentation are what it says they are.
+#[test]
+fn documented_files_read() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/workloads.md");
+    let text = std::fs::read_to_string(path).expect("the document is there");
+    let trace = "Timestamp,Model,Request tokens,Response tokens\n0,ChatGPT,1,2\n1,GPT-4,3,4\n";
+    let mut read = 0;
+    for example in text.split("```yaml\n").skip(1) {
+        let yaml = example.split("```").next().unwrap_or_default();
+        let w = Workload::read_with(yaml, "docs/workloads.md", &mut |_| Ok(trace.to_owned()));
+        assert_eq!(w.unwrap_or_else(|found| panic!("{found}")).classes.len(), 2);
+        read += 1;
+    }
+    assert_eq!(read, 2);
+    for (name, _) in PRESETS {
+        assert!(text.contains(&format!("`{name}`")), "{name} is not documented");
+    }
+}
