@@ -219,6 +219,8 @@ pub struct Ledgers {
     pub outcomes: [u64; 8],
     /// Requests queued.
     pub queued: u64,
+    /// Words about requests that had ended before they came; they changed nothing.
+    pub late: u64,
     /// Ended requests by how they left the queue, if they reached it ([`QueueOutcome::index`], last: not at
     /// all), and by [`End::index`].
     pub pairs: [[u64; 8]; 9],

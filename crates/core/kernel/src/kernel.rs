@@ -218,7 +218,10 @@ impl Kernel {
                 self.ticks.planned = None;
             }
         }
-        let Some(entry) = self.table.remove(id) else { return };
+        let Some(entry) = self.table.remove(id) else {
+            self.ledgers.late += 1;
+            return;
+        };
         if let State::Running(r) = &entry.state {
             self.release(now, id, r);
             self.load_fell();
@@ -231,7 +234,10 @@ impl Kernel {
     pub fn progress(&mut self, now: Nanos, id: Id, progress: Progress, fx: &mut Effects) {
         let now = self.advance(now, fx);
         fx.log_progress(now, id, progress);
-        let Some(Entry { state: State::Running(r), .. }) = self.table.get_mut(id) else { return };
+        let Some(Entry { state: State::Running(r), .. }) = self.table.get_mut(id) else {
+            self.ledgers.late += 1;
+            return;
+        };
         let lane = r.lane.zip(self.queues.as_mut());
         match progress {
             Progress::FirstToken => self.first_token(now, id),

@@ -480,6 +480,7 @@ impl Router {
                 .pool()
                 .iter()
                 .map(|e| EndpointView {
+                    capacity_tokens: e.capacity_tokens(),
                     name: e.spec.name.clone(),
                     available: e.available,
                     fresh: e.sample.is_some() && !e.stale,
@@ -548,6 +549,8 @@ pub struct View {
 /// One endpoint at one instant.
 #[derive(Clone, Debug)]
 pub struct EndpointView {
+    /// Tokens that its KV cache holds, if it tells: without, prompts in flight cannot be counted.
+    pub capacity_tokens: Option<u64>,
     /// Its name.
     pub name: String,
     /// Whether it took connections when last heard of.

@@ -193,6 +193,21 @@ fn own_metrics(r: &mut Registry, view: &View) {
     for e in &view.endpoints {
         available.get_or_create(&vec![("endpoint", e.name.clone())]).set(i64::from(e.available));
     }
+    let known: Family<Labels, Gauge> = Family::default();
+    for e in &view.endpoints {
+        let known_now = i64::from(e.capacity_tokens.is_some());
+        known.get_or_create(&vec![("endpoint", e.name.clone())]).set(known_now);
+    }
+    r.register(
+        "forebay_endpoint_capacity_known",
+        "1 if the endpoint tells its KV capacity; without, prompts in flight are not counted as cache in use",
+        known,
+    );
+    r.register(
+        "forebay_late_words",
+        "Words about requests that had ended before",
+        counter(view.ledgers.late),
+    );
     r.register("forebay_endpoint_available", "0 from a refused or reset connection to a probe", available);
     r.register("forebay_endpoint_inflight_requests", "Requests at an endpoint by this router", requests);
     r.register("forebay_endpoint_pending_requests", "Of these, without a first token", pending);

@@ -56,6 +56,7 @@ fn a_burst_stops_at_the_threshold_without_any_scrape() {
     r.first(3, ids[0]);
     assert_eq!(r.dispatched(), ids[6..7]);
     assert!(r.k.load_is_consistent());
+    assert_eq!(r.k.ledgers().late, 1, "the second end; a second first token is no news about a live request");
 }
 
 #[test]
