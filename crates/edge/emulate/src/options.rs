@@ -80,7 +80,7 @@ impl Options {
     pub fn new(model: &ModelConfig) -> Options {
         Options {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-            served_model_names: vec![model.name.to_owned(), model.hf_id.to_owned()],
+            served_model_names: vec![model.name.to_string(), model.hf_id.to_string()],
             time_scale: 1.0,
             seed: 0,
             default_output_tokens: 256,

@@ -71,7 +71,7 @@ pub struct Emulator {
 struct Server {
     driver: Arc<Driver>,
     limits: Limits,
-    hf_id: &'static str,
+    hf_id: String,
     emulated_header: bool,
     faults: watch::Sender<Faults>,
     /// What `/metrics` says while it is frozen.
@@ -251,7 +251,7 @@ impl Server {
                 default_output_tokens: options.default_output_tokens,
                 early_stop: options.early_stop,
             },
-            hf_id: model.hf_id,
+            hf_id: model.hf_id.to_string(),
             emulated_header: options.emulated_header,
             faults: watch::Sender::new(options.faults),
             frozen: Mutex::new(String::new()),
@@ -321,7 +321,7 @@ impl Server {
             "/load" => ok(format!(r#"{{"server_load":{}}}"#, self.driver.load())),
             "/v1/models" => {
                 let max = self.limits.max_model_len;
-                ok(reply::models(&self.limits.served, self.hf_id, self.created, max))
+                ok(reply::models(&self.limits.served, &self.hf_id, self.created, max))
             }
             "/metrics" => self.metrics().await,
             "/admin/config" => {

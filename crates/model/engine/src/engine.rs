@@ -196,11 +196,12 @@ pub(crate) struct Batch {
 
 /// One vLLM server.
 ///
-/// Calls come in the order of their times. At most two steps are in flight, as with vLLM's asynchronous
-/// scheduling: step n+1 is put together when step n starts, and runs as soon as n ends. A request that
-/// arrives while n runs is therefore seen when n ends, goes into step n+2, and has its first token when
-/// that one ends: the rest of n, all of n+1, all of n+2, about two and a half steps and the prefill's
-/// extra cost, three steps in sum. A request that finds the server idle starts at once.
+/// Calls come in the order of their times. A request reaches the scheduler [`crate::Factors::request`]
+/// after it arrived. At most two steps are in flight, as with vLLM's asynchronous scheduling: step n+1 is
+/// put together when step n starts, and runs as soon as n ends. A request that is seen first when n ends
+/// goes into step n+2, and has its first token when that one ends: the rest of n, all of n+1, all of n+2,
+/// about two and a half steps and the prefill's extra cost, three steps in sum. A request that finds the
+/// server idle starts at once. Without asynchronous scheduling it goes into step n+1.
 #[derive(Clone, Debug)]
 pub struct Engine {
     pub(crate) config: Arc<Resolved>,
@@ -243,7 +244,11 @@ pub struct Engine {
 
 /// The first nanosecond at or after a picosecond.
 pub(crate) fn nanos(ps: u128) -> Nanos {
-    Nanos(u64::try_from(ps.div_ceil(1000)).unwrap_or(u64::MAX))
+    // A 64-bit division where it is enough, which is for seven months.
+    Nanos(
+        u64::try_from(ps)
+            .map_or_else(|_| u64::try_from(ps.div_ceil(1000)).unwrap_or(u64::MAX), |ps| ps.div_ceil(1000)),
+    )
 }
 
 impl Engine {
@@ -320,7 +325,7 @@ impl Engine {
         self.by_id.len()
     }
 
-    /// Takes a request in. Nothing happens to it before the next [`Engine::advance`]. A step that ends
+    /// Takes a request in at `now`. Nothing happens to it before the next [`Engine::advance`]. A step that ends
     /// at this very instant does not see it if `advance` was called for the instant before.
     pub fn arrive(&mut self, now: Nanos, job: Job) -> Result<(), ArriveError> {
         self.pass_quiet(now);
@@ -349,7 +354,7 @@ impl Engine {
             id: job.id,
             number: self.arrivals,
             priority: job.priority,
-            arrived: now,
+            arrived: now + self.config.latency.request,
             prompt: job.prompt_tokens,
             target: job.output_tokens.min(room),
             cut: job.output_tokens > room,
@@ -417,6 +422,8 @@ impl Engine {
             }
             if self.current.active {
                 self.end_ps += self.current.duration_ps;
+            }
+            if self.current.active && self.config.async_scheduling {
                 let mut batch = std::mem::take(&mut self.next);
                 self.plan(at, &mut batch, out);
                 self.next = batch;

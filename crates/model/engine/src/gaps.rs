@@ -19,6 +19,11 @@ fn bucket(ns: u64) -> usize {
     ((u64::from(shift) << BITS) + (ns >> shift)) as usize
 }
 
+/// Whole nanoseconds; in 64 bits, because a division of 128 takes longer than all the rest of a step.
+fn nanos(ps: u128) -> u64 {
+    u64::try_from(ps).map_or(u64::MAX, |ps| ps / 1000)
+}
+
 /// The first nanosecond of a bucket.
 fn lowest(bucket: usize) -> u64 {
     let b = bucket as u64;
@@ -29,7 +34,7 @@ fn lowest(bucket: usize) -> u64 {
 impl Gaps {
     /// Counts `times` gaps of `ps` picoseconds.
     pub(crate) fn add(&mut self, ps: u128, times: u64) {
-        self.put(bucket(u64::try_from(ps / 1000).unwrap_or(u64::MAX)), times);
+        self.put(bucket(nanos(ps)), times);
         self.sum_ps += ps * u128::from(times);
     }
 
@@ -40,7 +45,7 @@ impl Gaps {
         let mut done = 0;
         while done < steps {
             let ps = first + delta * u128::from(done);
-            let b = bucket(u64::try_from(ps / 1000).unwrap_or(u64::MAX));
+            let b = bucket(nanos(ps));
             let above = u128::from(lowest(b + 1)) * 1000;
             // The first term that is not in this bucket.
             let end = match (above - first).checked_div(delta) {

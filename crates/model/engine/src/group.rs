@@ -111,6 +111,7 @@ impl Engine {
         let in_flight = (plans - self.ended) as u32;
         let (seqs, group, end_ps) = (&mut self.seqs, &mut self.group, self.last_end_ps);
         let caching = self.config.spec.prefix_caching;
+        let pipelined = self.config.async_scheduling;
         self.running.retain(|&slot| {
             let seq = &mut seqs[slot as usize];
             // One token in each step in flight, and the last one in the step before.
@@ -128,6 +129,8 @@ impl Engine {
                 let full = (seq.named.len() as i64 + 1) * block_size;
                 due = due.min(full - i64::from(seq.prompt) - base_out + 1);
             }
+            // Without a step in flight when the next is put together, all is known one plan earlier.
+            due -= i64::from(!pipelined);
             if due <= plans as i64 + 1 {
                 return true;
             }
@@ -233,12 +236,12 @@ impl Engine {
         for n in 0..=self.hit_blocks() {
             let cached = n * block_size;
             let tokens = self.chunk(known - cached, budget);
-            least = least.min((cached + tokens).div_ceil(block_size) - held);
+            least = least.min(self.blocks_to_enter(slot, cached, tokens).saturating_sub(held));
             if let Some(&block) = self.hits.get(n as usize) {
                 held += u32::from(self.blocks.can_be_held(block));
             }
         }
-        least > self.blocks.free()
+        least + self.headroom() > self.blocks.free()
     }
 
     /// The growth of the group's step time from one step to the next, in picoseconds.

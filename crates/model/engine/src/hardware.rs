@@ -3,35 +3,51 @@
 
 use forebay_base::{Diagnostic, Diagnostics, Position, Span};
 
-/// What one GPU type reaches of its peaks, and the fixed costs of a step.
-///
-/// The defaults are starting values, the same for every type, near what measurements of vLLM on H100
-/// show; they are meant to be replaced by a calibration.
+/// What one GPU type reaches of its peaks, and the fixed costs of a step. Few numbers, shared by all models.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Factors {
     /// Share of peak FLOP/s that matrix products reach, in (0, 1].
     pub compute: f64,
-    /// Share of peak memory bandwidth that weight and KV reads reach, in (0, 1].
+    /// Share of peak memory bandwidth that weight reads reach, in (0, 1].
     pub bandwidth: f64,
+    /// Share of peak memory bandwidth that the reads of attention reach, in (0, 1].
+    pub kv: f64,
+    /// Compute and weight reads overlap; this share of the shorter of the two does not, in (0, 1].
+    pub exposed: f64,
     /// Share of the interconnect's bandwidth that collectives reach, in (0, 1].
     pub link: f64,
-    /// Cost of a step whatever it carries: launches, sampling, output handling.
+    /// Fixed latency of one all-reduce between GPUs of one server.
+    pub collective: Span,
+    /// Cost of a step whatever it carries: sampling, copies, output handling.
     pub step: Span,
+    /// Cost of each layer in a step beyond the roofline: small kernels and their launches.
+    pub layer: Span,
+    /// Cost of each layer with experts beyond that: routing, and sorting tokens by expert.
+    pub experts: Span,
     /// Cost of each sequence in a step.
     pub sequence: Span,
-    /// Extra cost of a step that carries prefill: its graphs are cut at every attention layer.
+    /// Extra cost of each layer in a step that carries prefill: its graphs are cut at every attention.
     pub mixed: Span,
+    /// Time of a request outside the engine before the scheduler can see it: HTTP, tokenization, the way
+    /// to the engine and the way of the first token back.
+    pub request: Span,
 }
 
 impl Factors {
-    /// The starting values.
+    /// Starting values for hardware without measurements.
     pub const START: Factors = Factors {
-        compute: 0.60,
+        compute: 0.70,
         bandwidth: 0.75,
+        kv: 0.60,
+        exposed: 0.5,
         link: 0.70,
-        step: Span::millis(2),
+        collective: Span::micros(8),
+        step: Span::micros(500),
+        layer: Span::micros(25),
+        experts: Span::micros(20),
         sequence: Span::micros(8),
-        mixed: Span::micros(300),
+        mixed: Span::micros(8),
+        request: Span::millis(4),
     };
 }
 
@@ -48,20 +64,17 @@ pub struct Hardware {
     pub source: &'static str,
     /// 16-bit dense peak, in TFLOP/s.
     pub tflops: f64,
+    /// 8-bit floating point dense peak, in TFLOP/s; that of 16 bits where there is no faster unit.
+    pub tflops_fp8: f64,
     /// Memory bandwidth, in TB/s.
     pub memory_tb_s: f64,
     /// Memory a process can see, in GiB: one or two per cent under the nominal size.
     pub memory_gib: f64,
     /// GPU-to-GPU bandwidth in one direction, in GB/s (PCIe where there is no other link).
     pub link_gb_s: f64,
-    /// Fixed latency of one all-reduce between GPUs of one server.
-    pub link_latency: Span,
     /// Efficiency factors.
     pub factors: Factors,
 }
-
-const NVLINK_LATENCY: Span = Span::micros(5);
-const PCIE_LATENCY: Span = Span::micros(15);
 
 /// The GPU types that ship.
 pub const HARDWARE: &[Hardware] = &[
@@ -71,10 +84,10 @@ pub const HARDWARE: &[Hardware] = &[
         product: "NVIDIA H100 SXM5 80GB",
         source: "NVIDIA H100 Tensor Core GPU datasheet (SXM, dense = half of the sparse figure)",
         tflops: 989.5,
+        tflops_fp8: 1979.0,
         memory_tb_s: 3.35,
         memory_gib: 79.2,
         link_gb_s: 450.0,
-        link_latency: NVLINK_LATENCY,
         factors: Factors::START,
     },
     Hardware {
@@ -83,10 +96,10 @@ pub const HARDWARE: &[Hardware] = &[
         product: "NVIDIA H200 SXM 141GB",
         source: "NVIDIA H200 Tensor Core GPU datasheet (SXM)",
         tflops: 989.5,
+        tflops_fp8: 1979.0,
         memory_tb_s: 4.8,
         memory_gib: 139.8,
         link_gb_s: 450.0,
-        link_latency: NVLINK_LATENCY,
         factors: Factors::START,
     },
     Hardware {
@@ -95,10 +108,10 @@ pub const HARDWARE: &[Hardware] = &[
         product: "NVIDIA A100 SXM4 80GB",
         source: "NVIDIA A100 Tensor Core GPU datasheet (SXM 80 GB)",
         tflops: 312.0,
+        tflops_fp8: 312.0,
         memory_tb_s: 2.039,
         memory_gib: 79.15,
         link_gb_s: 300.0,
-        link_latency: NVLINK_LATENCY,
         factors: Factors::START,
     },
     Hardware {
@@ -107,10 +120,10 @@ pub const HARDWARE: &[Hardware] = &[
         product: "NVIDIA L40S 48GB",
         source: "NVIDIA L40S datasheet (no NVLink; PCIe gen 4 x16)",
         tflops: 362.05,
+        tflops_fp8: 733.0,
         memory_tb_s: 0.864,
         memory_gib: 44.4,
         link_gb_s: 32.0,
-        link_latency: PCIE_LATENCY,
         factors: Factors::START,
     },
     Hardware {
@@ -119,10 +132,10 @@ pub const HARDWARE: &[Hardware] = &[
         product: "NVIDIA B200 SXM 180GB",
         source: "NVIDIA DGX B200 datasheet, divided by its eight GPUs",
         tflops: 2250.0,
+        tflops_fp8: 4500.0,
         memory_tb_s: 8.0,
         memory_gib: 178.3,
         link_gb_s: 900.0,
-        link_latency: NVLINK_LATENCY,
         factors: Factors::START,
     },
     Hardware {
@@ -131,10 +144,10 @@ pub const HARDWARE: &[Hardware] = &[
         product: "AMD Instinct MI300X 192GB",
         source: "AMD Instinct MI300X datasheet (seven Infinity Fabric links of 64 GB/s each way)",
         tflops: 1307.4,
+        tflops_fp8: 2614.9,
         memory_tb_s: 5.3,
         memory_gib: 191.5,
         link_gb_s: 448.0,
-        link_latency: NVLINK_LATENCY,
         factors: Factors::START,
     },
 ];

@@ -21,23 +21,30 @@
 //! ```
 
 mod blocks;
+mod calibration;
 mod engine;
 mod gaps;
 mod group;
 mod hardware;
+mod hf_config;
 mod latency;
 mod model;
+mod models;
 mod schedule;
 mod seq;
 mod spec;
+mod version;
 
 #[cfg(test)]
 mod tests;
 
 pub use blocks::BlockPool;
+pub use calibration::Calibration;
 pub use engine::{Aborted, ArriveError, Engine, EngineEvent, FinishReason, Job, Published, StepMode};
 pub use gaps::Gaps;
 pub use hardware::{Factors, HARDWARE, Hardware};
 pub use latency::{Composition, Latency, StepCost};
-pub use model::{MODELS, ModelConfig, Moe};
+pub use model::{Attention, ModelConfig, Moe, Window};
+pub use models::MODELS;
 pub use spec::{EngineSpec, Resolved, Scheduling};
+pub use version::{VERSIONS, Version};

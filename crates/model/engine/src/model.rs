@@ -1,25 +1,61 @@
-//! The model catalogue: dimensions as in each model's public `config.json` on Hugging Face.
+//! What the engine knows of a model: its dimensions, and what follows from them.
 
-use forebay_base::{Diagnostic, Diagnostics, Position};
+use std::borrow::Cow;
 
-/// The mixture-of-experts part of a model; every layer is an expert layer.
+/// How keys and values are made and kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attention {
+    /// Grouped queries (multi-head attention included): `kv_heads` heads of keys and values.
+    Grouped,
+    /// Multi-head latent attention (DeepSeek V2 and V3): one compressed vector per token, which every GPU of
+    /// a tensor parallel group keeps in full.
+    Latent {
+        /// `q_lora_rank`, 0 if queries are not compressed.
+        q_rank: u32,
+        /// `kv_lora_rank`.
+        kv_rank: u32,
+        /// `qk_nope_head_dim`.
+        nope_dim: u32,
+        /// `qk_rope_head_dim`.
+        rope_dim: u32,
+        /// `v_head_dim`.
+        value_dim: u32,
+    },
+}
+
+/// The mixture-of-experts part of a model.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moe {
-    /// Experts per layer (`num_local_experts`).
+    /// Routed experts per layer.
     pub experts: u32,
-    /// Experts each token visits (`num_experts_per_tok`).
+    /// Routed experts each token visits.
     pub per_token: u32,
     /// Width of one expert's MLP.
     pub intermediate: u32,
+    /// Width of all shared experts together; 0 without.
+    pub shared: u32,
+    /// Layers without experts, which have the dense MLP.
+    pub dense_layers: u32,
+    /// Bytes per weight of the experts, shared ones included.
+    pub bytes: f64,
 }
 
-/// The dimensions of a decoder-only transformer with grouped-query attention and gated MLPs.
+/// Layers that look back a limited number of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Tokens looked at.
+    pub tokens: u32,
+    /// Layers that do so; the others look at everything.
+    pub layers: u32,
+}
+
+/// The dimensions of a decoder-only transformer with gated MLPs.
+#[derive(Clone, Debug, PartialEq)]
 pub struct ModelConfig {
     /// Short name, the one the command line takes.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// Repository on Hugging Face.
-    pub hf_id: &'static str,
+    pub hf_id: Cow<'static, str>,
     /// `num_hidden_layers`.
     pub layers: u32,
     /// `hidden_size`.
@@ -30,7 +66,7 @@ pub struct ModelConfig {
     pub kv_heads: u32,
     /// `head_dim`, or hidden / heads where the file has none.
     pub head_dim: u32,
-    /// `intermediate_size` of the dense MLP; unused where `moe` is given.
+    /// `intermediate_size`: width of the dense MLP.
     pub intermediate: u32,
     /// `vocab_size`.
     pub vocab: u32,
@@ -38,148 +74,69 @@ pub struct ModelConfig {
     pub tied: bool,
     /// `max_position_embeddings`, in tokens.
     pub max_positions: u32,
-    /// Bytes per weight.
-    pub weight_bytes: u32,
+    /// Bytes per weight outside the experts.
+    pub weight_bytes: f64,
     /// Bytes per key or value element.
     pub kv_bytes: u32,
+    /// Keys and values.
+    pub attention: Attention,
     /// Experts, if the model has them.
     pub moe: Option<Moe>,
+    /// Sliding windows, if the model has them.
+    pub window: Option<Window>,
+    /// Weights that are loaded and not used for text, such as a vision tower, in bytes.
+    pub idle_bytes: u64,
 }
 
-const DENSE: ModelConfig = ModelConfig {
-    name: "",
-    hf_id: "",
-    layers: 0,
-    hidden: 0,
-    heads: 0,
-    kv_heads: 0,
-    head_dim: 128,
-    intermediate: 0,
-    vocab: 0,
-    tied: false,
-    max_positions: 0,
-    weight_bytes: 2,
-    kv_bytes: 2,
-    moe: None,
-};
-
-/// The models that ship, with 16-bit weights. `tiny` is made up, for tests: two layers of 256.
-pub const MODELS: &[ModelConfig] = &[
-    ModelConfig {
-        name: "qwen3-14b",
-        hf_id: "Qwen/Qwen3-14B",
-        layers: 40,
-        hidden: 5120,
-        heads: 40,
-        kv_heads: 8,
-        intermediate: 17408,
-        vocab: 151_936,
-        max_positions: 40960,
-        ..DENSE
-    },
-    ModelConfig {
-        name: "llama-3.1-8b",
-        hf_id: "meta-llama/Llama-3.1-8B-Instruct",
-        layers: 32,
-        hidden: 4096,
-        heads: 32,
-        kv_heads: 8,
-        intermediate: 14336,
-        vocab: 128_256,
-        max_positions: 131_072,
-        ..DENSE
-    },
-    ModelConfig {
-        name: "llama-3.1-70b",
-        hf_id: "meta-llama/Llama-3.1-70B-Instruct",
-        layers: 80,
-        hidden: 8192,
-        heads: 64,
-        kv_heads: 8,
-        intermediate: 28672,
-        vocab: 128_256,
-        max_positions: 131_072,
-        ..DENSE
-    },
-    ModelConfig {
-        name: "qwen2.5-7b",
-        hf_id: "Qwen/Qwen2.5-7B-Instruct",
-        layers: 28,
-        hidden: 3584,
-        heads: 28,
-        kv_heads: 4,
-        intermediate: 18944,
-        vocab: 152_064,
-        max_positions: 32768,
-        ..DENSE
-    },
-    ModelConfig {
-        name: "mixtral-8x7b",
-        hf_id: "mistralai/Mixtral-8x7B-Instruct-v0.1",
-        layers: 32,
-        hidden: 4096,
-        heads: 32,
-        kv_heads: 8,
-        intermediate: 14336,
-        vocab: 32000,
-        max_positions: 32768,
-        moe: Some(Moe { experts: 8, per_token: 2, intermediate: 14336 }),
-        ..DENSE
-    },
-    ModelConfig {
-        name: "tiny",
-        hf_id: "forebay/tiny",
-        layers: 2,
-        hidden: 256,
-        heads: 8,
-        kv_heads: 8,
-        head_dim: 32,
-        intermediate: 512,
-        vocab: 1024,
-        tied: true,
-        max_positions: 2048,
-        ..DENSE
-    },
-];
-
 impl ModelConfig {
-    /// Looks a model up by short name or Hugging Face id, ignoring case; the error names the nearest.
-    pub fn find(name: &str) -> Result<&'static ModelConfig, Diagnostics> {
-        MODELS
-            .iter()
-            .find(|m| m.name.eq_ignore_ascii_case(name) || m.hf_id.eq_ignore_ascii_case(name))
-            .ok_or_else(|| {
-                let names: Vec<&str> = MODELS.iter().flat_map(|m| [m.name, m.hf_id]).collect();
-                let short: Vec<&str> = MODELS.iter().map(|m| m.name).collect();
-                let what = format!("unknown model \"{name}\"");
-                let d = Diagnostic::error(Position::default(), "model", what);
-                Diagnostics(vec![d.expected(format!("one of {}", short.join(", "))).nearest_of(name, names)])
-            })
+    /// Attention weights of one layer.
+    pub fn attention_params(&self) -> u64 {
+        let (d, heads) = (u64::from(self.hidden), u64::from(self.heads));
+        match self.attention {
+            Attention::Grouped => {
+                let (q, kv) =
+                    (heads * u64::from(self.head_dim), u64::from(self.kv_heads) * u64::from(self.head_dim));
+                2 * d * q + 2 * d * kv
+            }
+            Attention::Latent { q_rank, kv_rank, nope_dim, rope_dim, value_dim } => {
+                let (rank, nope, rope, value) =
+                    (u64::from(kv_rank), u64::from(nope_dim), u64::from(rope_dim), u64::from(value_dim));
+                let q_out = heads * (nope + rope);
+                let q = match u64::from(q_rank) {
+                    0 => d * q_out,
+                    r => d * r + r * q_out,
+                };
+                q + d * (rank + rope) + rank * heads * (nope + value) + heads * value * d
+            }
+        }
     }
 
-    /// Attention weights of one layer: the query, key, value and output projections.
-    fn attention_params(&self) -> u64 {
-        let (d, q, kv) = (
-            u64::from(self.hidden),
-            u64::from(self.heads) * u64::from(self.head_dim),
-            u64::from(self.kv_heads) * u64::from(self.head_dim),
-        );
-        2 * d * q + 2 * d * kv
+    /// Layers with experts.
+    pub fn moe_layers(&self) -> u32 {
+        self.moe.map_or(0, |m| self.layers.saturating_sub(m.dense_layers))
     }
 
-    /// Weights of one expert of one layer (gate, up and down matrices), or 0 for a dense model.
+    /// Weights of one routed expert of one layer (gate, up and down matrices), or 0 for a dense model.
     pub fn expert_params(&self) -> u64 {
         self.moe.map_or(0, |m| 3 * u64::from(self.hidden) * u64::from(m.intermediate))
     }
 
-    /// Weights of all layers that every token uses: attention, and the dense MLP or the experts' router.
+    /// Weights of the shared experts of all layers.
+    pub fn shared_params(&self) -> u64 {
+        self.moe
+            .map_or(0, |m| u64::from(self.moe_layers()) * 3 * u64::from(self.hidden) * u64::from(m.shared))
+    }
+
+    /// Weights of all layers that every token uses, without shared experts: attention, dense MLPs, and the
+    /// experts' routers.
     pub fn dense_params(&self) -> u64 {
         let d = u64::from(self.hidden);
-        let mlp = match self.moe {
-            None => 3 * d * u64::from(self.intermediate),
-            Some(m) => d * u64::from(m.experts),
-        };
-        u64::from(self.layers) * (self.attention_params() + mlp)
+        let moe_layers = u64::from(self.moe_layers());
+        let routers = self.moe.map_or(0, |m| moe_layers * d * u64::from(m.experts));
+        let layers = u64::from(self.layers);
+        layers * self.attention_params()
+            + (layers - moe_layers) * 3 * d * u64::from(self.intermediate)
+            + routers
     }
 
     /// Weights of the output head, which each step reads in full.
@@ -187,54 +144,58 @@ impl ModelConfig {
         u64::from(self.vocab) * u64::from(self.hidden)
     }
 
+    /// Weights of all routed experts of all layers.
+    pub fn routed_params(&self) -> u64 {
+        self.moe.map_or(0, |m| u64::from(self.moe_layers()) * u64::from(m.experts) * self.expert_params())
+    }
+
     /// All weights in memory: layers, embedding, and the output head unless it is tied.
     pub fn total_params(&self) -> u64 {
-        let experts =
-            self.moe.map_or(0, |m| u64::from(self.layers) * u64::from(m.experts) * self.expert_params());
-        self.dense_params() + experts + self.head_params() * if self.tied { 1 } else { 2 }
+        self.dense_params()
+            + self.shared_params()
+            + self.routed_params()
+            + self.head_params() * if self.tied { 1 } else { 2 }
     }
 
-    /// Bytes of keys and values of one token on one of `tp` GPUs. A KV head is never split: with more
-    /// GPUs than KV heads, heads are replicated.
+    /// Memory of all weights, in bytes.
+    pub fn total_bytes(&self) -> f64 {
+        let experts = (self.shared_params() + self.routed_params()) as f64;
+        let rest = self.total_params() as f64 - experts;
+        rest * self.weight_bytes + experts * self.moe.map_or(0.0, |m| m.bytes) + self.idle_bytes as f64
+    }
+
+    /// Layers whose keys and values grow with the context.
+    pub fn full_layers(&self) -> u32 {
+        self.layers.saturating_sub(self.window.map_or(0, |w| w.layers))
+    }
+
+    /// Bytes of keys and values of one token in one layer on one of `tp` GPUs. A KV head is never split: with
+    /// more GPUs than KV heads, heads are replicated, and so is a latent vector.
+    pub fn kv_bytes_per_layer(&self, tp: u32) -> u64 {
+        let elements = match self.attention {
+            Attention::Grouped => 2 * u64::from(self.kv_heads.div_ceil(tp.max(1))) * u64::from(self.head_dim),
+            Attention::Latent { kv_rank, rope_dim, .. } => u64::from(kv_rank) + u64::from(rope_dim),
+        };
+        elements * u64::from(self.kv_bytes)
+    }
+
+    /// Bytes of keys and values of one token on one of `tp` GPUs, in the layers where they stay.
     pub fn kv_bytes_per_token(&self, tp: u32) -> u64 {
-        let heads = u64::from(self.kv_heads.div_ceil(tp.max(1)));
-        2 * u64::from(self.layers) * heads * u64::from(self.head_dim) * u64::from(self.kv_bytes)
+        u64::from(self.full_layers()) * self.kv_bytes_per_layer(tp)
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parameter_counts_are_the_published_sizes() {
-        // Billions, to within a percent of what the model cards say.
-        let published = [
-            ("qwen3-14b", 14.77),
-            ("llama-3.1-8b", 8.03),
-            ("llama-3.1-70b", 70.55),
-            ("qwen2.5-7b", 7.62),
-            ("mixtral-8x7b", 46.7),
-        ];
-        for (name, billions) in published {
-            let got = ModelConfig::find(name).unwrap().total_params() as f64 / 1e9;
-            assert!((got / billions - 1.0).abs() < 0.01, "{name}: {got}");
+    /// Multiplications and additions of one layer's attention for one pair of a query and an earlier token.
+    /// A latent model that decodes attends in the compressed space.
+    pub fn pair_flops(&self, decode: bool) -> f64 {
+        let heads = f64::from(self.heads);
+        match self.attention {
+            Attention::Grouped => 4.0 * heads * f64::from(self.head_dim),
+            Attention::Latent { kv_rank, rope_dim, .. } if decode => {
+                2.0 * heads * (2.0 * f64::from(kv_rank) + f64::from(rope_dim))
+            }
+            Attention::Latent { nope_dim, rope_dim, value_dim, .. } => {
+                2.0 * heads * f64::from(nope_dim + rope_dim + value_dim)
+            }
         }
-    }
-
-    #[test]
-    fn names_are_found_and_slips_are_pointed_out() {
-        assert_eq!(ModelConfig::find("Qwen/Qwen3-14B").unwrap().name, "qwen3-14b");
-        let e = ModelConfig::find("qwen3-14").unwrap_err();
-        assert_eq!(e.0[0].nearest.as_deref(), Some("qwen3-14b"));
-        assert!(e.to_string().contains("llama-3.1-70b"), "{e}");
-    }
-
-    #[test]
-    fn kv_heads_are_replicated_beyond_their_number() {
-        let m = ModelConfig::find("llama-3.1-8b").unwrap();
-        assert_eq!(m.kv_bytes_per_token(1), 131_072);
-        assert_eq!(m.kv_bytes_per_token(8), 16_384);
-        assert_eq!(m.kv_bytes_per_token(16), 16_384);
     }
 }

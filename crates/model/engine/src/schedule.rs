@@ -81,8 +81,8 @@ impl Engine {
             let idle_hits = self.find_prefix(slot);
             let cached = self.hit_blocks() * self.config.spec.block_size;
             let tokens = self.chunk(self.seqs[slot as usize].known() - cached, *budget);
-            let blocks = (cached + tokens).div_ceil(self.config.spec.block_size) - self.hit_blocks();
-            if blocks + idle_hits > self.blocks.free() {
+            let blocks = self.blocks_to_enter(slot, cached, tokens) - self.hit_blocks();
+            if blocks + idle_hits + self.headroom() > self.blocks.free() {
                 return;
             }
             self.waiting.pop();
@@ -92,6 +92,19 @@ impl Engine {
             *budget -= tokens;
             self.commit(slot, tokens, batch);
         }
+    }
+
+    /// Blocks that a request has to find room for, hits included, if its first chunk is `tokens` behind
+    /// `cached`.
+    pub(crate) fn blocks_to_enter(&self, slot: u32, cached: u32, tokens: u32) -> u32 {
+        let all =
+            if self.config.reserve_full_prompt { self.seqs[slot as usize].known() } else { cached + tokens };
+        all.div_ceil(self.config.spec.block_size)
+    }
+
+    /// Blocks that an admission leaves free: none if nobody runs, or the first would wait forever.
+    pub(crate) fn headroom(&self) -> u32 {
+        if self.running.is_empty() && self.group.len() == 0 { 0 } else { self.config.watermark_blocks }
     }
 
     /// Tokens of the next chunk.

@@ -27,6 +27,7 @@ pub(crate) struct Seq {
     /// Rank of arrival; also the identity from which output blocks are hashed.
     pub(crate) number: u64,
     pub(crate) priority: i64,
+    /// When the scheduler can see it.
     pub(crate) arrived: Nanos,
     pub(crate) prompt: u32,
     /// Tokens to generate: as asked for, or cut by the model's context.

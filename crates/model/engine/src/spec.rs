@@ -3,6 +3,7 @@
 use crate::hardware::Hardware;
 use crate::latency::Latency;
 use crate::model::ModelConfig;
+use crate::version::Version;
 use forebay_base::{Diagnostic, Diagnostics, Position};
 
 /// The order of the waiting queue (`--scheduling-policy`).
@@ -18,6 +19,8 @@ pub enum Scheduling {
 /// A server as vLLM's arguments describe it; `None` means vLLM's default.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineSpec {
+    /// The release whose defaults and rules hold.
+    pub version: Version,
     /// The model.
     pub model: ModelConfig,
     /// The GPU type.
@@ -30,7 +33,7 @@ pub struct EngineSpec {
     pub max_num_batched_tokens: Option<u32>,
     /// `--block-size`: tokens per KV block.
     pub block_size: u32,
-    /// `--gpu-memory-utilization`, in (0, 1]; vLLM 0.32's default is 0.92.
+    /// `--gpu-memory-utilization`, in (0, 1].
     pub gpu_memory_utilization: f64,
     /// `--max-model-len`; by default the model's maximum, cut to what the KV cache holds.
     pub max_model_len: Option<u32>,
@@ -42,6 +45,13 @@ pub struct EngineSpec {
     pub scheduling: Scheduling,
     /// `--long-prefill-token-threshold`: the longest prefill chunk; 0 leaves only the token budget.
     pub long_prefill_token_threshold: u32,
+    /// `--async-scheduling`: the next step is put together while one runs.
+    pub async_scheduling: Option<bool>,
+    /// `--scheduler-reserve-full-isl`: admits a request only if all its tokens that are known fit into the
+    /// KV cache, not only its first chunk.
+    pub reserve_full_prompt: Option<bool>,
+    /// `--watermark`: share of the blocks that an admission leaves free while others run, in [0, 1).
+    pub watermark: f64,
 }
 
 /// A server whose numbers are settled.
@@ -53,6 +63,12 @@ pub struct Resolved {
     pub max_num_seqs: u32,
     /// Tokens that one step may carry.
     pub max_num_batched_tokens: u32,
+    /// Whether the next step is put together while one runs.
+    pub async_scheduling: bool,
+    /// Whether a request is admitted only if all its known tokens fit.
+    pub reserve_full_prompt: bool,
+    /// Blocks that an admission leaves free while others run.
+    pub watermark_blocks: u32,
     /// The longest sequence, prompt and output together.
     pub max_model_len: u32,
     /// KV blocks in memory. One of them is vLLM's null block, which no request gets.
@@ -73,21 +89,30 @@ impl Resolved {
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
 impl EngineSpec {
-    /// One GPU with vLLM's defaults.
+    /// One GPU with the defaults of the newest release known.
     pub fn new(model: &ModelConfig, hardware: &Hardware) -> EngineSpec {
+        EngineSpec::with_version(model, hardware, Version::NEWEST)
+    }
+
+    /// One GPU with the defaults of a release.
+    pub fn with_version(model: &ModelConfig, hardware: &Hardware, version: Version) -> EngineSpec {
         EngineSpec {
-            model: *model,
+            version,
+            model: model.clone(),
             hardware: *hardware,
             tp: 1,
             max_num_seqs: None,
             max_num_batched_tokens: None,
             block_size: 16,
-            gpu_memory_utilization: 0.92,
+            gpu_memory_utilization: version.gpu_memory_utilization,
             max_model_len: None,
             prefix_caching: true,
             num_gpu_blocks_override: None,
             scheduling: Scheduling::Fcfs,
             long_prefill_token_threshold: 0,
+            async_scheduling: None,
+            reserve_full_prompt: None,
+            watermark: 0.0,
         }
     }
 
@@ -124,7 +149,16 @@ impl EngineSpec {
             max_model_len,
             num_gpu_blocks,
             kv_bytes_per_gpu,
-            latency: Latency::new(&self.model, &self.hardware, self.tp, max_num_seqs),
+            async_scheduling: self.async_scheduling.unwrap_or(self.version.async_scheduling),
+            reserve_full_prompt: self.reserve_full_prompt.unwrap_or(self.version.reserve_full_prompt),
+            watermark_blocks: (self.watermark * f64::from(num_gpu_blocks)) as u32,
+            latency: Latency::new(
+                &self.model,
+                &self.hardware,
+                self.tp,
+                max_num_seqs,
+                self.version.capture_step,
+            ),
         })
     }
 
@@ -153,8 +187,17 @@ impl EngineSpec {
             "below 2".into(),
             "at least 2, one of which is the null block",
         );
+        let share = self.watermark;
+        check((0.0..1.0).contains(&share), "watermark", share.to_string(), "at least 0, below 1");
         let f = &self.hardware.factors;
-        for (name, v) in [("compute", f.compute), ("bandwidth", f.bandwidth), ("link", f.link)] {
+        let shares = [
+            ("compute", f.compute),
+            ("bandwidth", f.bandwidth),
+            ("kv", f.kv),
+            ("exposed", f.exposed),
+            ("link", f.link),
+        ];
+        for (name, v) in shares {
             check(v > 0.0 && v <= 1.0, &format!("factors.{name}"), v.to_string(), "above 0, at most 1");
         }
         wrong
@@ -171,8 +214,7 @@ impl EngineSpec {
             return Ok((n, u64::from(n) * per_block));
         }
         let usable = self.hardware.memory_gib * GIB * self.gpu_memory_utilization;
-        let weights =
-            self.model.total_params() as f64 * f64::from(self.model.weight_bytes) / f64::from(self.tp);
+        let weights = self.model.total_bytes() / f64::from(self.tp);
         let free = usable - weights - self.reserve_bytes(seqs, tokens);
         let blocks = (free / per_block as f64).floor();
         if blocks < 2.0 {

@@ -5,9 +5,10 @@ use forebay_base::{Nanos, Span};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// The tiny model with `blocks` usable blocks of 16 tokens.
+/// The tiny model with `blocks` usable blocks of 16 tokens; requests reach the scheduler at once.
 fn tiny(blocks: u32) -> EngineSpec {
     let mut spec = EngineSpec::named("tiny", "h100").unwrap();
+    spec.hardware.factors.request = Span::ZERO;
     spec.num_gpu_blocks_override = Some(blocks + 1);
     spec
 }
@@ -332,17 +333,23 @@ fn inputs() -> impl Strategy<Value = Vec<Input>> {
 }
 
 fn specs() -> impl Strategy<Value = EngineSpec> {
-    (13u32..60, 1u32..9, 0u32..3, any::<bool>(), any::<bool>(), prop_oneof![Just(0u32), Just(24)]).prop_map(
-        |(blocks, seqs, budget, caching, priority, threshold)| {
-            let mut spec = tiny(blocks);
-            spec.max_num_seqs = Some(seqs);
-            spec.max_num_batched_tokens = Some([16, 64, 512][budget as usize].max(seqs));
-            spec.prefix_caching = caching;
-            spec.scheduling = if priority { Scheduling::Priority } else { Scheduling::Fcfs };
-            spec.long_prefill_token_threshold = threshold;
-            spec
-        },
-    )
+    let rules = (any::<bool>(), any::<bool>(), 0u64..2000, 0.0..0.2f64);
+    (13u32..60, 1u32..9, 0u32..3, any::<bool>(), any::<bool>(), prop_oneof![Just(0u32), Just(24)], rules)
+        .prop_map(
+            |(blocks, seqs, budget, caching, priority, threshold, (pipelined, gate, request, watermark))| {
+                let mut spec = tiny(blocks);
+                spec.async_scheduling = Some(pipelined);
+                spec.reserve_full_prompt = Some(gate);
+                spec.watermark = watermark;
+                spec.hardware.factors.request = Span::micros(request);
+                spec.max_num_seqs = Some(seqs);
+                spec.max_num_batched_tokens = Some([16, 64, 512][budget as usize].max(seqs));
+                spec.prefix_caching = caching;
+                spec.scheduling = if priority { Scheduling::Priority } else { Scheduling::Fcfs };
+                spec.long_prefill_token_threshold = threshold;
+                spec
+            },
+        )
 }
 
 /// What the outside knows of each request.
