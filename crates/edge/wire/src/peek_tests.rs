@@ -65,7 +65,7 @@ fn token_ids_are_packed() {
 }
 
 #[test]
-fn media_weigh_as_placeholders() {
+fn media_weigh_as_stand_ins() {
     let image = |url: &str| {
         let url = json!({"url": url});
         let content = json!([{"type": "text", "text": "ab"}, {"type": "image_url", "image_url": url}]);

@@ -1,7 +1,7 @@
 //! Gathers a prompt's text as bytes, for the token estimate and for prefix hashing.
 //!
 //! Follows the estimating tokenizer of llm-d-router v0.10: role and text of each message, four bytes to a token;
-//! token ids as they are (u32, little endian); media as repeated placeholder tokens made of the content's hash.
+//! token ids as they are (u32, little endian); media as repeated stand-in tokens made of the content's hash.
 
 use crate::loose::{Entry, Fields, Loose, Object, Skip};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -229,7 +229,7 @@ enum MediaKind {
     Audio,
 }
 
-/// Appends placeholder tokens for a media asset, given as a URL or as an object that holds a URL or data.
+/// Appends stand-in tokens for a media asset, given as a URL or as an object that holds a URL or data.
 struct Media<'o> {
     out: &'o mut Vec<u8>,
     kind: MediaKind,
