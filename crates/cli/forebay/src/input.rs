@@ -90,3 +90,11 @@ pub(crate) fn configuration(
         }
     }
 }
+
+/// The configuration that holds without a file.
+///
+/// # Errors
+/// None is expected: the text is part of the program.
+pub(crate) fn built_in(flags: StabilityFlags) -> anyhow::Result<Config> {
+    Ok(load("", "built-in", &catalogue(), flags.options())?)
+}

@@ -6,10 +6,11 @@ mod front;
 mod input;
 mod layout;
 mod runtime;
+mod simulated;
 mod values;
 
 use clap::{Parser, Subcommand};
-use commands::{config, emulate, plugins, policy, replay, serve};
+use commands::{config, emulate, plugins, policy, replay, serve, simulate};
 use forebay_base::Diagnostics;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
@@ -46,6 +47,7 @@ enum Command {
     #[command(subcommand)]
     Policy(policy::Policy),
     Replay(replay::Replay),
+    Simulate(simulate::Simulate),
 }
 
 impl Command {
@@ -57,6 +59,7 @@ impl Command {
             Command::Plugins(c) => c.run(out),
             Command::Policy(c) => c.run(out),
             Command::Replay(c) => c.run(out),
+            Command::Simulate(c) => c.run(out),
         }
     }
 }

@@ -104,6 +104,8 @@ pub enum EngineEvent {
         id: u64,
         /// When.
         at: Nanos,
+        /// Tokens whose cache entries it lost; prefix caching may find some of them again.
+        lost: u32,
     },
     /// A step ended and the counters were published.
     StepEnd {

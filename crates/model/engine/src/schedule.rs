@@ -228,12 +228,12 @@ impl Engine {
         let slot = self.running.remove(index);
         self.release_blocks(slot, self.config.spec.prefix_caching);
         let seq = &mut self.seqs[slot as usize];
-        seq.computed = 0;
+        let lost = std::mem::take(&mut seq.computed);
         seq.preemptions += 1;
         seq.place = Place::Waiting;
         self.waiting.push_front(slot, seq);
         self.counters.preemptions += 1;
-        out.push(EngineEvent::Preempted { id: seq.id, at });
+        out.push(EngineEvent::Preempted { id: seq.id, at, lost });
     }
 
     /// How long the step takes. A chunk of one token costs what a decode costs, whether it continues a

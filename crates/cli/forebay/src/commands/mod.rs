@@ -6,3 +6,4 @@ pub(crate) mod plugins;
 pub(crate) mod policy;
 pub(crate) mod replay;
 pub(crate) mod serve;
+pub(crate) mod simulate;

@@ -6,6 +6,7 @@ mod config;
 mod plugins;
 mod policy;
 mod replay;
+mod simulate;
 mod usage;
 
 use std::io::Write;

@@ -1,0 +1,130 @@
+//! What the simulating commands share: workloads, clusters, and a bar that shows how far a study is.
+
+use crate::input::{self, Unusable};
+use clap::Args;
+use forebay_base::{Diagnostic, Diagnostics, Position};
+use forebay_engine::EngineSpec;
+use forebay_sim::Cluster;
+use forebay_study::Progress;
+use forebay_workload::Workload;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// What the router is in front of.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Cluster")]
+pub(crate) struct ClusterFlags {
+    /// A cluster file
+    #[arg(long, value_name = "FILE", conflicts_with = "engines")]
+    pub(crate) cluster: Option<PathBuf>,
+    /// Servers of one GPU each instead, such as 2xh100 or 2xh100,1xa100
+    #[arg(long, value_name = "LIST", default_value = "2xh100")]
+    engines: String,
+    /// Their model
+    #[arg(long, value_name = "NAME", default_value = "qwen3-14b")]
+    model: String,
+}
+
+impl ClusterFlags {
+    /// Reads the file, or takes the flags: the block, step and memory limits of the published runs.
+    pub(crate) fn read(&self) -> anyhow::Result<Cluster> {
+        let Some(path) = &self.cluster else {
+            return Ok(Cluster::parse(&self.engines, &self.model, "--engines", published)?);
+        };
+        let (text, name) = input::text(path)?;
+        Ok(Cluster::read(&text, &name)?)
+    }
+}
+
+/// vLLM's arguments in the published runs, which are its defaults on smaller GPUs.
+fn published(spec: &mut EngineSpec) {
+    spec.max_num_seqs = Some(256);
+    spec.max_num_batched_tokens = Some(2048);
+    spec.gpu_memory_utilization = 0.9;
+}
+
+/// A workload file, or the name of a preset where there is no such file. Traces that a file names are
+/// looked for beside it.
+pub(crate) fn workload(name: &str) -> anyhow::Result<Workload> {
+    let path = Path::new(name);
+    if name != "-" && !path.exists() {
+        if let Some(preset) = Workload::preset(name) {
+            return Ok(preset);
+        }
+        let message = format!("{name:?} is neither a file nor a preset");
+        let names = || forebay_workload::PRESETS.iter().map(|(name, _)| *name);
+        let d = Diagnostic::error(Position::default(), "--workload", message)
+            .expected(format!("a file, or one of {}", names().collect::<Vec<_>>().join(", ")))
+            .nearest_of(name, names());
+        return Err(Diagnostics(vec![d]).into());
+    }
+    let (text, file) = input::text(path)?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let mut files = |name: &str| {
+        let path = folder.join(name);
+        std::fs::read_to_string(&path).map_err(|e| format!("{}: cannot be read: {e}", path.display()))
+    };
+    Ok(Workload::read_with(&text, &file, &mut files)?)
+}
+
+/// A workload at a rate, if one is given.
+pub(crate) fn at_rate(workload: &Workload, rate: Option<f64>) -> Result<Workload, Unusable> {
+    match rate {
+        None => Ok(workload.clone()),
+        Some(rate) if rate > 0.0 && rate.is_finite() && workload.rate() > 0.0 => Ok(workload.with_rate(rate)),
+        Some(rate) if rate > 0.0 && rate.is_finite() => {
+            Err(Unusable(format!("--rate: {} has no class whose rate could be set", workload.name)))
+        }
+        Some(rate) => Err(Unusable(format!("--rate: found {rate}; expected requests per second above 0"))),
+    }
+}
+
+/// How long work may take before a bar is shown.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Does `work` while a bar on stderr, if that is a terminal, shows how far it is.
+pub(crate) fn with_bar<T: Send>(progress: &Progress, unit: &str, work: impl FnOnce() -> T + Send) -> T {
+    if !std::io::stderr().is_terminal() {
+        return work();
+    }
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let shown = scope.spawn(|| bar(progress, unit, &over));
+        let done = work();
+        over.store(true, Ordering::Relaxed);
+        shown.thread().unpark();
+        // The bar has nothing to tell that matters.
+        let _ = shown.join();
+        done
+    })
+}
+
+fn bar(progress: &Progress, unit: &str, over: &AtomicBool) {
+    const WIDTH: u64 = 30;
+    let start = Instant::now();
+    let mut shown = false;
+    while !over.load(Ordering::Relaxed) {
+        std::thread::park_timeout(Duration::from_millis(200));
+        let (done, all) = progress.get();
+        if start.elapsed() < PATIENCE || all == 0 || over.load(Ordering::Relaxed) {
+            continue;
+        }
+        shown = true;
+        let done = done.min(all);
+        let full = (done * WIDTH / all) as usize;
+        let left =
+            if done == 0 { 0.0 } else { start.elapsed().as_secs_f64() * (all - done) as f64 / done as f64 };
+        let line = format!(
+            "\r[{}{}] {done} of {all} {unit}, {left:.0} s left ",
+            "#".repeat(full),
+            ".".repeat(WIDTH as usize - full)
+        );
+        let _ = write!(std::io::stderr(), "{line}");
+    }
+    if shown {
+        // Wipes the bar.
+        let _ = write!(std::io::stderr(), "\r{}\r", " ".repeat(90));
+    }
+}

@@ -1,0 +1,99 @@
+//! Results as JSON: integers in nanoseconds, keys in a fixed order.
+
+use crate::summary::{ClassSummary, Figures, Metric, QUANTILES, Summary};
+use forebay_records::stats::{Quantile, Standing, Throughput};
+use forebay_sim::{Counters, HISTOGRAM_BINS, Timeline};
+use serde_json::{Value, json};
+
+fn standing(s: Standing) -> &'static str {
+    match s {
+        Standing::Empty => "empty",
+        Standing::Undetermined => "undetermined",
+        Standing::AtLeast => "at_least",
+        Standing::Claim => "claim",
+    }
+}
+
+fn quantile(q: &Quantile) -> Value {
+    json!({
+        "value": q.value, "low": q.low, "high": q.high, "at_least": q.at_least,
+        "standing": standing(q.standing), "count": q.count, "infinite": q.infinite,
+    })
+}
+
+fn figures(f: &Figures) -> Value {
+    let mut out = serde_json::Map::new();
+    out.insert("mean_ns".to_owned(), json!(f.mean.map(f64::round)));
+    for (q, value) in QUANTILES.iter().zip(&f.quantiles) {
+        out.insert(format!("p{:.0}_ns", q * 100.0), quantile(value));
+    }
+    Value::Object(out)
+}
+
+fn throughput(t: &Throughput) -> Value {
+    json!({
+        "requests": t.requests, "output_tokens": t.output_tokens, "prompt_tokens": t.prompt_tokens,
+        "seconds": t.seconds, "requests_per_second": t.requests_per_second(),
+        "output_tokens_per_second": t.output_tokens_per_second(),
+    })
+}
+
+fn class(c: &ClassSummary) -> Value {
+    let latencies: serde_json::Map<String, Value> =
+        Metric::ALL.iter().map(|m| (m.key().to_owned(), figures(c.figure(*m)))).collect();
+    json!({
+        "name": c.name, "priority": c.priority, "offered": c.offered, "finished": c.finished,
+        "rejected": c.rejected, "timed_out": c.timed_out, "failed": c.failed, "censored": c.censored,
+        "latencies": latencies,
+        "throughput": throughput(&c.throughput), "throughput_with_drain": throughput(&c.with_drain),
+        "goodput": c.goodput.map(|g| json!({
+            "offered": g.offered, "attained": g.attained, "share": g.share(), "per_second": g.per_second(),
+        })),
+        "prompt_tokens_served": c.prompt_tokens.0, "prompt_tokens_cached": c.prompt_tokens.1,
+    })
+}
+
+fn counters(c: &Counters) -> Value {
+    let bins: Vec<Value> = (0..HISTOGRAM_BINS)
+        .map(|i| json!({"from": i as f64 / 20.0, "seconds": c.saturation[i] as f64 / 1e9}))
+        .collect();
+    json!({
+        "arrived": c.arrived, "dispatched": c.dispatched, "peak_live": c.peak_live,
+        "longest_engine_queue": c.longest_engine_queue, "longest_gateway_queue": c.longest_gateway_queue,
+        "preemptions": c.preemptions, "lost_tokens": c.lost_tokens, "computed_tokens": c.computed_tokens,
+        "recompute_share": c.recompute_share(), "steps": c.steps, "cycles": c.cycles, "events": c.events,
+        "saturation": bins,
+    })
+}
+
+/// A run.
+pub fn summary(s: &Summary) -> Value {
+    let slope = s.backlog.slope();
+    json!({
+        "classes": s.classes.iter().map(class).collect::<Vec<_>>(),
+        "total": class(&s.total),
+        "load": s.load.label(),
+        "backlog": {
+            "means": s.backlog.means, "step_seconds": s.backlog.step,
+            "slope_per_second": slope.map(|s| s.per_second),
+            "slope_half_width": slope.map(|s| s.half_width),
+            "arrivals_per_second": s.backlog.arrivals,
+        },
+        "counters": counters(&s.counters),
+        "ended_at_ns": s.ended_at.0,
+    })
+}
+
+/// Points over time.
+pub fn timeline(t: &Timeline) -> Value {
+    let points = t.points.iter().map(|p| {
+        json!({
+            "at_ns": p.at.0, "saturation": p.saturation, "ceilings": p.ceilings, "queued": p.queued,
+            "live": p.live,
+            "servers": p.servers.iter().map(|s| json!({
+                "waiting": s.waiting, "running": s.running, "kv": s.kv,
+            })).collect::<Vec<_>>(),
+        })
+    });
+    json!({"bands": t.bands, "points": points.collect::<Vec<_>>()})
+}

@@ -1,0 +1,56 @@
+//! What simulated runs say, and many of them over threads.
+//!
+//! Results come in the order of their index, so that the bytes of a study do not depend on how many threads
+//! there are.
+
+pub mod json;
+pub mod parallel;
+pub mod policies;
+pub mod summary;
+pub mod text;
+
+pub use parallel::{Progress, parallel};
+pub use policies::Policy;
+pub use summary::{ClassSummary, Figures, Metric, Summary};
+
+use forebay_base::{Nanos, Span};
+use forebay_kernel::Plan;
+use forebay_sim::{Cluster, Options, Run};
+use forebay_workload::Workload;
+use std::sync::Arc;
+
+/// What one simulated run is made of.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// What decides.
+    pub plan: Arc<Plan>,
+    /// What it is in front of.
+    pub cluster: Arc<Cluster>,
+    /// What comes.
+    pub workload: Workload,
+}
+
+impl Setup {
+    /// Runs it under a seed that draws arrivals and lengths, and everything else. `options` is asked for
+    /// the rest; seed, window and horizon are the workload's.
+    pub fn run(&self, seed: u64, options: Options) -> Run {
+        let mode = self.workload.mode;
+        let options = Options { seed, window: mode.arrivals_end(), horizon: mode.end(), ..options };
+        let mut arrivals = self.workload.arrivals(seed);
+        let name = |flow| self.workload.flow_name(flow);
+        forebay_sim::run(&self.plan, &self.cluster, &mut arrivals, &name, &options)
+    }
+
+    /// The priorities of the workload's classes, for the bands of a plan.
+    pub fn priorities(workload: &Workload) -> Vec<i32> {
+        let mut all: Vec<i32> = workload.classes.iter().map(|c| c.priority).collect();
+        all.sort_unstable_by_key(|p| std::cmp::Reverse(*p));
+        all.dedup();
+        all
+    }
+
+    /// A distance of timeline points that gives about `n` of them while requests arrive.
+    pub fn sampling(&self, n: u64) -> Span {
+        Span((self.workload.mode.arrivals_end().since(Nanos::ZERO).0 / n.max(1)).max(1))
+    }
+}

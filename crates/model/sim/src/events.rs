@@ -1,0 +1,136 @@
+//! What is going to happen, in the order of (time, kind, sequence).
+
+use forebay_base::Nanos;
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+
+/// Names a request of the simulation for as long as it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ref {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+}
+
+impl Ref {
+    /// As an engine's name for its job.
+    pub(crate) fn job(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.slot)
+    }
+    pub(crate) fn of_job(id: u64) -> Ref {
+        Ref { slot: id as u32, generation: (id >> 32) as u32 }
+    }
+}
+
+/// One event. The order of the variants is the order at the same instant, after the steps of engines that
+/// end then and before wakes of kernels, arrivals, time-outs and samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// Something happens to a server: index into the cluster's incidents.
+    Incident { index: u32 },
+    /// A server's counters are read for a router.
+    Read { router: u32, server: u32, asked: Nanos },
+    /// What was read arrives at the router.
+    Scraped { router: u32, server: u32, asked: Nanos },
+    /// The first token arrives at the router.
+    FirstToken { flight: Ref },
+    /// The last token arrives at the router.
+    Finished { flight: Ref },
+    /// The failure of a request arrives at the router.
+    Failed { flight: Ref },
+    /// A dispatched request arrives at its engine.
+    Arrive { flight: Ref },
+    /// The end of a connection arrives at the engine: the request is cancelled.
+    Abort { flight: Ref },
+}
+
+impl Event {
+    fn rank(self) -> u8 {
+        match self {
+            Event::Incident { .. } => 0,
+            Event::Read { .. } => 1,
+            Event::Scraped { .. } => 2,
+            Event::FirstToken { .. } => 3,
+            Event::Finished { .. } => 4,
+            Event::Failed { .. } => 5,
+            Event::Arrive { .. } => 6,
+            Event::Abort { .. } => 7,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    at: Nanos,
+    rank: u8,
+    sequence: u64,
+    event: Event,
+}
+
+impl Entry {
+    fn key(&self) -> (Nanos, u8, u64) {
+        (self.at, self.rank, self.sequence)
+    }
+}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Entry) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Entry) -> Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+/// The events to come.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    heap: BinaryHeap<Reverse<Entry>>,
+    sequence: u64,
+}
+
+impl Events {
+    pub(crate) fn push(&mut self, at: Nanos, event: Event) {
+        self.sequence += 1;
+        self.heap.push(Reverse(Entry { at, rank: event.rank(), sequence: self.sequence, event }));
+    }
+    pub(crate) fn peek_at(&self) -> Option<Nanos> {
+        self.heap.peek().map(|e| e.0.at)
+    }
+    pub(crate) fn pop(&mut self) -> Option<(Nanos, Event)> {
+        self.heap.pop().map(|e| (e.0.at, e.0.event))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_instants_run_by_kind_then_in_the_order_of_pushing() {
+        let flight = |slot| Ref { slot, generation: 0 };
+        let mut events = Events::default();
+        events.push(Nanos(5), Event::Arrive { flight: flight(1) });
+        events.push(Nanos(5), Event::FirstToken { flight: flight(2) });
+        events.push(Nanos(5), Event::FirstToken { flight: flight(1) });
+        events.push(Nanos(4), Event::Abort { flight: flight(0) });
+        let order: Vec<_> = std::iter::from_fn(|| events.pop()).map(|(_, e)| e).collect();
+        assert_eq!(
+            order,
+            [
+                Event::Abort { flight: flight(0) },
+                Event::FirstToken { flight: flight(2) },
+                Event::FirstToken { flight: flight(1) },
+                Event::Arrive { flight: flight(1) },
+            ]
+        );
+    }
+
+    #[test]
+    fn a_job_names_its_flight() {
+        let r = Ref { slot: 7, generation: 3 };
+        assert_eq!(Ref::of_job(r.job()), r);
+    }
+}

@@ -1,0 +1,344 @@
+//! Cluster files.
+
+use crate::cluster::{Change, Cluster, Incident, Network, Phase, Scrape, Server};
+use forebay_base::{Diagnostic, Diagnostics, Nanos, Position, Span};
+use forebay_document::{Fields, Node, decode, parse};
+use forebay_engine::{EngineSpec, Scheduling};
+use std::sync::Arc;
+
+/// The most servers of one file.
+const MAX_SERVERS: usize = 10_000;
+
+const TOP: &[&str] = &["version", "name", "engines", "scrape", "network", "routers", "timeline"];
+const ENGINE: &[&str] = &["count", "name", "model", "hardware", "args", "factors"];
+const ARGS: &[&str] = &[
+    "tensor-parallel-size",
+    "max-num-seqs",
+    "max-num-batched-tokens",
+    "block-size",
+    "gpu-memory-utilization",
+    "max-model-len",
+    "enable-prefix-caching",
+    "num-gpu-blocks-override",
+    "scheduling-policy",
+    "long-prefill-token-threshold",
+];
+const FACTORS: &[&str] = &["compute", "bandwidth", "link", "step", "sequence", "mixed"];
+const SCRAPE: &[&str] = &["period", "phase", "delay", "jitter"];
+const NETWORK: &[&str] = &["toEngine", "toClient"];
+const INCIDENT: &[&str] = &["at", "engine", "change"];
+const CHANGES: &[(&str, Change)] = &[
+    ("fail", Change::Fail),
+    ("leave", Change::Leave),
+    ("join", Change::Join),
+    ("mute", Change::Mute),
+    ("unmute", Change::Unmute),
+];
+
+impl Cluster {
+    /// Reads a cluster file, YAML or JSON. `file` is the name for messages.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, in the order of the text.
+    pub fn read(text: &str, file: &str) -> Result<Cluster, Diagnostics> {
+        let mut found = Diagnostics::default();
+        let documents = parse(text, &mut found);
+        let cluster = documents.first().and_then(|root| cluster(root, &mut found));
+        if documents.is_empty() && !found.has_errors() {
+            found.push(Diagnostic::error(Position::default(), "", "the text is empty").expected("a cluster"));
+        }
+        found.finish(file);
+        match cluster {
+            Some(cluster) if !found.has_errors() => Ok(cluster),
+            _ => Err(found),
+        }
+    }
+}
+
+/// A field's value, if it is there.
+fn with<T>(
+    f: &Fields<'_>,
+    name: &str,
+    found: &mut Diagnostics,
+    read: impl FnOnce(&Node, &str, &mut Diagnostics) -> Option<T>,
+) -> Option<T> {
+    f.get(name).and_then(|n| read(n, &f.child(name), found))
+}
+
+/// A whole number in a range.
+fn count(f: &Fields<'_>, name: &str, from: u32, to: u32, found: &mut Diagnostics) -> Option<u32> {
+    let node = f.get(name)?;
+    let n = decode::int(node, &f.child(name), found)?;
+    let n_in = u32::try_from(n).ok().filter(|n| (from..=to).contains(n));
+    if n_in.is_none() {
+        let expected = if to == u32::MAX { format!("at least {from}") } else { format!("{from} to {to}") };
+        found.push(Diagnostic::error(node.at, f.child(name), format!("found {n}")).expected(expected));
+    }
+    n_in
+}
+
+fn span(f: &Fields<'_>, name: &str, found: &mut Diagnostics) -> Option<Span> {
+    let node = f.get(name)?;
+    let ns = decode::duration(node, &f.child(name), found)?;
+    let span = u64::try_from(ns).ok().map(Span);
+    if span.is_none() {
+        found.push(Diagnostic::error(node.at, f.child(name), "a length of time cannot be negative"));
+    }
+    span
+}
+
+/// One of a few words.
+fn word<T: Copy>(node: &Node, path: &str, words: &[(&str, T)], found: &mut Diagnostics) -> Option<T> {
+    let text = decode::text(node, path, found)?;
+    let hit = words.iter().find(|(w, _)| *w == text).map(|(_, t)| *t);
+    if hit.is_none() {
+        let names = || words.iter().map(|(w, _)| *w);
+        let d = Diagnostic::error(node.at, path, format!("found {text:?}"));
+        let all = format!("one of {}", names().collect::<Vec<_>>().join(", "));
+        found.push(d.expected(all).nearest_of(text, names()));
+    }
+    hit
+}
+
+fn cluster(root: &Node, found: &mut Diagnostics) -> Option<Cluster> {
+    let f = Fields::open(root, "", TOP, found)?;
+    let version = f.require("version", found)?;
+    if decode::int(version, "version", found)? != 1 {
+        found.push(Diagnostic::error(version.at, "version", "this version is not known").expected("1"));
+        return None;
+    }
+    let name = with(&f, "name", found, |n, p, d| decode::text(n, p, d).map(str::to_owned));
+    let mut servers = Vec::new();
+    if let Some(list) = f.require("engines", found) {
+        let items = decode::list(list, "engines", found).unwrap_or_default();
+        if items.is_empty() {
+            found.push(Diagnostic::error(list.at, "engines", "there are none").expected("at least one"));
+        }
+        for (i, item) in items.iter().enumerate() {
+            engines(item, &decode::item("engines", i), &mut servers, found);
+        }
+        if servers.len() > MAX_SERVERS {
+            let message = format!("{} engines", servers.len());
+            found.push(
+                Diagnostic::error(list.at, "engines", message).expected(format!("at most {MAX_SERVERS}")),
+            );
+        }
+    }
+    let scrape = f.get("scrape").map_or(Scrape::DEFAULT, |n| scrape(n, found));
+    let network = f.get("network").map_or(Network::DEFAULT, |n| network(n, found));
+    let routers = count(&f, "routers", 1, 64, found).unwrap_or(1);
+    let mut incidents = Vec::new();
+    if let Some(list) = f.get("timeline") {
+        for (i, item) in decode::list(list, "timeline", found).unwrap_or_default().iter().enumerate() {
+            incidents.extend(incident(item, &decode::item("timeline", i), &servers, found));
+        }
+    }
+    incidents.sort_by_key(|i| i.at);
+    let name = name.unwrap_or_else(|| "cluster".to_owned());
+    Some(Cluster { name, servers, scrape, network, routers, incidents })
+}
+
+fn scrape(node: &Node, found: &mut Diagnostics) -> Scrape {
+    let mut s = Scrape::DEFAULT;
+    let Some(f) = Fields::open(node, "scrape", SCRAPE, found) else { return s };
+    s.period = span(&f, "period", found).unwrap_or(s.period);
+    if s.period < Span::millis(1) {
+        let at = f.key("period").unwrap_or(f.at);
+        found.push(
+            Diagnostic::error(at, "scrape.period", format!("found {}", s.period)).expected("1ms or more"),
+        );
+    }
+    s.delay = span(&f, "delay", found).unwrap_or(s.delay);
+    s.jitter = span(&f, "jitter", found).unwrap_or(s.jitter);
+    if f.get("phase").is_some_and(|n| n.as_text() != Some("random")) {
+        s.phase = span(&f, "phase", found).map_or(s.phase, Phase::Fixed);
+    }
+    s
+}
+
+fn network(node: &Node, found: &mut Diagnostics) -> Network {
+    let mut n = Network::DEFAULT;
+    let Some(f) = Fields::open(node, "network", NETWORK, found) else { return n };
+    n.to_engine = span(&f, "toEngine", found).unwrap_or(n.to_engine);
+    n.to_client = span(&f, "toClient", found).unwrap_or(n.to_client);
+    n
+}
+
+fn incident(node: &Node, path: &str, servers: &[Server], found: &mut Diagnostics) -> Option<Incident> {
+    let f = Fields::open(node, path, INCIDENT, found)?;
+    let (at, engine, change) =
+        (f.require("at", found), f.require("engine", found), f.require("change", found));
+    let at = at.and_then(|_| span(&f, "at", found));
+    let change = change.and_then(|n| word(n, &f.child("change"), CHANGES, found));
+    let engine = engine.and_then(|n| {
+        let name = decode::text(n, &f.child("engine"), found)?;
+        let index = servers.iter().position(|s| s.name == name);
+        if index.is_none() {
+            let names = || servers.iter().map(|s| s.name.as_str());
+            let d = Diagnostic::error(n.at, f.child("engine"), format!("{name:?} is no engine"));
+            let all: Vec<&str> = names().take(8).collect();
+            found.push(d.expected(format!("a name such as {}", all.join(", "))).nearest_of(name, names()));
+        }
+        index
+    });
+    Some(Incident { at: Nanos::ZERO + at?, server: engine? as u32, change: change? })
+}
+
+/// One entry of `engines`: so many equal servers.
+fn engines(node: &Node, path: &str, servers: &mut Vec<Server>, found: &mut Diagnostics) -> Option<()> {
+    let f = Fields::open(node, path, ENGINE, found)?;
+    let n = count(&f, "count", 1, MAX_SERVERS as u32, found).unwrap_or(1);
+    let model = f.require("model", found).and_then(|n| decode::text(n, &f.child("model"), found));
+    let hardware = f.require("hardware", found).and_then(|n| decode::text(n, &f.child("hardware"), found));
+    let name = with(&f, "name", found, |n, p, d| decode::text(n, p, d).map(str::to_owned));
+    let (model, hardware) = (model?, hardware?);
+    let errors = |d: Diagnostics, found: &mut Diagnostics| {
+        for mut d in d.0 {
+            let key = d.path.split('.').next().unwrap_or_default();
+            let args = f.get("args").and_then(|a| a.get(key));
+            let place = args.or_else(|| f.get(key)).map_or(f.at, |n| n.at);
+            (d.at, d.path) = (place, f.child(&d.path));
+            found.push(d);
+        }
+    };
+    let mut spec = match EngineSpec::named(model, hardware) {
+        Ok(spec) => spec,
+        Err(d) => {
+            errors(d, found);
+            return None;
+        }
+    };
+    if let Some(node) = f.get("args") {
+        args(node, &f.child("args"), &mut spec, found);
+    }
+    if let Some(node) = f.get("factors") {
+        factors(node, &f.child("factors"), &mut spec, found);
+    }
+    let engine = match spec.resolve() {
+        Ok(resolved) => Arc::new(resolved),
+        Err(d) => {
+            errors(d, found);
+            return None;
+        }
+    };
+    let name = name.unwrap_or_else(|| hardware.to_owned());
+    let first = servers.len();
+    for i in 0..n as usize {
+        let name = format!("{name}-{}", first + i);
+        servers.push(Server { name, engine: Arc::clone(&engine) });
+    }
+    Some(())
+}
+
+fn args(node: &Node, path: &str, spec: &mut EngineSpec, found: &mut Diagnostics) -> Option<()> {
+    let f = Fields::open(node, path, ARGS, found)?;
+    let any = |name: &str, found: &mut Diagnostics| count(&f, name, 0, u32::MAX, found);
+    spec.tp = any("tensor-parallel-size", found).unwrap_or(spec.tp);
+    spec.max_num_seqs = any("max-num-seqs", found).or(spec.max_num_seqs);
+    spec.max_num_batched_tokens = any("max-num-batched-tokens", found).or(spec.max_num_batched_tokens);
+    spec.max_model_len = any("max-model-len", found).or(spec.max_model_len);
+    spec.num_gpu_blocks_override = any("num-gpu-blocks-override", found).or(spec.num_gpu_blocks_override);
+    spec.block_size = any("block-size", found).unwrap_or(spec.block_size);
+    spec.long_prefill_token_threshold =
+        any("long-prefill-token-threshold", found).unwrap_or(spec.long_prefill_token_threshold);
+    spec.gpu_memory_utilization =
+        with(&f, "gpu-memory-utilization", found, decode::float).unwrap_or(spec.gpu_memory_utilization);
+    spec.prefix_caching =
+        with(&f, "enable-prefix-caching", found, decode::bool).unwrap_or(spec.prefix_caching);
+    let policies = [("fcfs", Scheduling::Fcfs), ("priority", Scheduling::Priority)];
+    if let Some(policy) = with(&f, "scheduling-policy", found, |n, p, d| word(n, p, &policies, d)) {
+        spec.scheduling = policy;
+    }
+    // Prompts carry the hashes of 16-token blocks.
+    if let Some(node) = f.get("block-size").filter(|_| !spec.block_size.is_multiple_of(16)) {
+        let d = Diagnostic::error(node.at, f.child("block-size"), format!("found {}", spec.block_size));
+        found.push(d.expected("a multiple of 16"));
+    }
+    Some(())
+}
+
+fn factors(node: &Node, path: &str, spec: &mut EngineSpec, found: &mut Diagnostics) -> Option<()> {
+    let f = Fields::open(node, path, FACTORS, found)?;
+    let to = &mut spec.hardware.factors;
+    to.compute = with(&f, "compute", found, decode::float).unwrap_or(to.compute);
+    to.bandwidth = with(&f, "bandwidth", found, decode::float).unwrap_or(to.bandwidth);
+    to.link = with(&f, "link", found, decode::float).unwrap_or(to.link);
+    to.step = span(&f, "step", found).unwrap_or(to.step);
+    to.sequence = span(&f, "sequence", found).unwrap_or(to.sequence);
+    to.mixed = span(&f, "mixed", found).unwrap_or(to.mixed);
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "
+version: 1
+name: two
+engines:
+  - {count: 2, model: qwen3-14b, hardware: h100, args: {max-num-seqs: 256, max-num-batched-tokens: 2048}}
+  - {model: qwen3-14b, hardware: a100, factors: {compute: 0.5, step: 3ms}}
+scrape: {period: 100ms, phase: 10ms}
+network: {toEngine: 2ms}
+timeline:
+  - {at: 60s, engine: h100-1, change: fail}
+  - {at: 30s, engine: a100-2, change: leave}
+";
+
+    #[test]
+    fn a_file_is_read() {
+        let c = Cluster::read(GOOD, "c.yaml").unwrap();
+        let names: Vec<&str> = c.servers.iter().map(|s| s.name.as_str()).collect();
+        assert_eq!(names, ["h100-0", "h100-1", "a100-2"]);
+        assert_eq!(c.servers[0].engine.max_num_seqs, 256);
+        assert_eq!(c.servers[2].engine.spec.hardware.factors.step, Span::millis(3));
+        assert_eq!(
+            c.scrape,
+            Scrape { period: Span::millis(100), phase: Phase::Fixed(Span::millis(10)), ..Scrape::DEFAULT }
+        );
+        assert_eq!((c.network.to_engine, c.network.to_client), (Span::millis(2), Network::DEFAULT.to_client));
+        let changes: Vec<_> =
+            c.incidents.iter().map(|i| (i.at.0 / 1_000_000_000, i.server, i.change)).collect();
+        assert_eq!(changes, [(30, 2, Change::Leave), (60, 1, Change::Fail)]);
+    }
+
+    #[test]
+    fn everything_wrong_shows_at_once_with_place_and_nearest_name() {
+        let text = "
+version: 1
+engines:
+  - {count: 0, model: qwen3-14, hardware: h100}
+  - {model: qwen3-14b, hardware: h100, args: {max-num-seq: 256, block-size: 24, gpu-memory-utilization: 2}}
+scrapes: {}
+timeline: [{at: 1s, engine: h100-9, change: die}]
+";
+        let found = Cluster::read(text, "c.yaml").unwrap_err();
+        let lines: Vec<String> = found.0.iter().map(ToString::to_string).collect();
+        assert_eq!(lines.len(), 8, "{lines:#?}");
+        let all = lines.join("\n");
+        for part in [
+            "c.yaml:4:13: engines[0].count: found 0",
+            "did you mean \"qwen3-14b\"",
+            "did you mean \"max-num-seqs\"",
+            "block-size: found 24; expected a multiple of 16",
+            "gpu-memory-utilization: is 2",
+            "did you mean \"scrape\"",
+            "change: found \"die\"; expected one of fail, leave, join, mute, unmute",
+            "\"h100-9\" is no engine",
+        ] {
+            assert!(all.contains(part), "{part}\n{all}");
+        }
+    }
+
+    #[test]
+    fn lists_of_servers_are_read() {
+        let c = Cluster::parse("2xh100,a100", "qwen3-14b", "--engines", |s| s.block_size = 32).unwrap();
+        let names: Vec<&str> = c.servers.iter().map(|s| s.name.as_str()).collect();
+        assert_eq!(names, ["h100-0", "h100-1", "a100-2"]);
+        assert_eq!(c.servers[1].engine.spec.block_size, 32);
+        for wrong in ["0xh100", "2xh10", "", "axb"] {
+            assert!(Cluster::parse(wrong, "qwen3-14b", "--engines", |_| {}).is_err(), "{wrong}");
+        }
+    }
+}

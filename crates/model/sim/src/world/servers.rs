@@ -1,0 +1,314 @@
+//! Engines, their steps, their scrapes, and what happens to them.
+
+use super::flights::Flight;
+use super::{JITTER, Options, World};
+use crate::cluster::{Change, Cluster};
+use crate::events::{Event, Ref};
+use crate::observe::{Counters, ServerPoint};
+use forebay_base::{IndexedHeap, Nanos, Span};
+use forebay_engine::{Engine, EngineEvent, Job, Resolved};
+use forebay_kernel::{EndpointSpec, Reading, Sample};
+use forebay_records::Histogram;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+struct Server {
+    engine: Engine,
+    up: bool,
+    /// Whether its metrics can be read.
+    told: bool,
+    /// Jobs taken in and not admitted.
+    queue: BTreeSet<u64>,
+    /// Steps of engines that died.
+    steps: u64,
+}
+
+/// The engines, by the time of their next event.
+pub(super) struct Servers {
+    config: Vec<Arc<Resolved>>,
+    list: Vec<Server>,
+    /// Gaps between tokens on engines that died.
+    gaps: Histogram,
+    due: IndexedHeap<(Nanos, u32)>,
+    pub(super) out: Vec<EngineEvent>,
+}
+
+impl Servers {
+    pub(super) fn new(cluster: &Cluster, options: &Options) -> Servers {
+        let config: Vec<Arc<Resolved>> = cluster.servers.iter().map(|s| Arc::clone(&s.engine)).collect();
+        let fresh = |c: &Arc<Resolved>| Server {
+            engine: engine(c, Nanos::ZERO, options),
+            up: true,
+            told: true,
+            queue: BTreeSet::new(),
+            steps: 0,
+        };
+        Servers {
+            list: config.iter().map(fresh).collect(),
+            config,
+            gaps: Histogram::new(),
+            due: IndexedHeap::default(),
+            out: Vec::new(),
+        }
+    }
+
+    pub(super) fn next(&self) -> Option<Nanos> {
+        self.due.peek().map(|(k, _)| k.0)
+    }
+
+    fn reschedule(&mut self, server: u32) {
+        match self.list[server as usize].engine.next_event() {
+            Some(at) => self.due.set(server, (at, server)),
+            None => {
+                self.due.remove(server);
+            }
+        }
+    }
+
+    /// Takes a request in and gives the length of the queue; `None` if the server is down or refuses.
+    pub(super) fn arrive(&mut self, server: u32, now: Nanos, job: Job) -> Option<u32> {
+        let s = &mut self.list[server as usize];
+        let id = job.id;
+        if !s.up || s.engine.arrive(now, job).is_err() {
+            return None;
+        }
+        s.queue.insert(id);
+        let queue = s.queue.len() as u32;
+        self.reschedule(server);
+        Some(queue)
+    }
+
+    /// Cancels a job, and gives the tokens that it had generated if it was there.
+    pub(super) fn abort(&mut self, server: u32, now: Nanos, job: u64) -> Option<u32> {
+        let s = &mut self.list[server as usize];
+        let aborted = s.engine.abort(now, job);
+        s.queue.remove(&job);
+        self.reschedule(server);
+        aborted.map(|a| a.tokens)
+    }
+
+    /// The longest output that the server lets a prompt have.
+    fn room(&self, server: u32, prompt: u32) -> u32 {
+        self.config[server as usize].max_model_len.saturating_sub(prompt)
+    }
+
+    /// The server dies; an idle one takes its place and is down.
+    pub(super) fn fail(&mut self, server: u32, now: Nanos, options: &Options) {
+        let fresh = engine(&self.config[server as usize], now, options);
+        let s = &mut self.list[server as usize];
+        let dead = std::mem::replace(&mut s.engine, fresh);
+        s.steps += dead.published_at(now).steps;
+        add_gaps(&mut self.gaps, &dead);
+        s.up = false;
+        s.queue.clear();
+        self.reschedule(server);
+    }
+
+    pub(super) fn points(&self, now: Nanos) -> Vec<ServerPoint> {
+        let point = |s: &Server| {
+            let p = s.engine.published_at(now);
+            ServerPoint { waiting: p.waiting, running: p.running, kv: p.kv_usage }
+        };
+        self.list.iter().map(point).collect()
+    }
+
+    pub(super) fn count(&self, now: Nanos, counters: &mut Counters) {
+        counters.steps = self.list.iter().map(|s| s.steps + s.engine.published_at(now).steps).sum();
+    }
+
+    /// Times between the tokens of requests on all servers.
+    pub(super) fn gaps(&self) -> Histogram {
+        let mut all = self.gaps.clone();
+        for s in &self.list {
+            add_gaps(&mut all, &s.engine);
+        }
+        all
+    }
+
+    fn sample(&self, server: u32, now: Nanos) -> Option<Sample> {
+        let s = &self.list[server as usize];
+        let p = s.engine.published_at(now);
+        let config = &self.config[server as usize];
+        (s.up && s.told).then(|| Sample {
+            waiting: Reading::Value(f64::from(p.waiting)),
+            running: Reading::Value(f64::from(p.running)),
+            kv: Reading::Value(p.kv_usage),
+            block_tokens: Some(config.spec.block_size),
+            blocks: Some(config.num_gpu_blocks),
+        })
+    }
+}
+
+fn engine(config: &Resolved, now: Nanos, options: &Options) -> Engine {
+    let mut engine = Engine::with_mode(config, now, options.steps);
+    engine.milestones_only();
+    if options.gaps {
+        engine.record_gaps();
+    }
+    engine
+}
+
+/// Adds an engine's gaps, each at the middle of its bucket.
+fn add_gaps(to: &mut Histogram, engine: &Engine) {
+    for (first, last, times) in engine.gaps().into_iter().flat_map(forebay_engine::Gaps::buckets) {
+        to.record_many(u64::midpoint(first, last), times);
+    }
+}
+
+impl World<'_> {
+    /// The engine whose turn it is runs to `now`.
+    pub(super) fn step(&mut self) {
+        let Some((_, server)) = self.servers.due.peek() else { return };
+        let mut out = std::mem::take(&mut self.servers.out);
+        self.servers.list[server as usize].engine.advance(self.now, &mut out);
+        for event in out.drain(..) {
+            self.engine_event(server, event);
+        }
+        self.servers.out = out;
+        self.servers.reschedule(server);
+    }
+
+    fn engine_event(&mut self, server: u32, event: EngineEvent) {
+        let back = self.cluster.network.to_client;
+        match event {
+            EngineEvent::Token { id, index: 0, at } => {
+                let flight = Ref::of_job(id);
+                if self.flights.get_mut(flight).is_some() {
+                    self.events.push(at + back, Event::FirstToken { flight });
+                }
+            }
+            EngineEvent::Token { .. } | EngineEvent::StepEnd { .. } => {}
+            EngineEvent::Admitted { id, at, cached_tokens } => {
+                self.servers.list[server as usize].queue.remove(&id);
+                if let Some(f) = self.flights.get_mut(Ref::of_job(id)) {
+                    f.row.scheduled = Some(at);
+                    f.row.cached_tokens = cached_tokens;
+                    self.counters.computed_tokens += u64::from(f.row.prompt_tokens - cached_tokens);
+                }
+            }
+            EngineEvent::Preempted { id, lost, .. } => {
+                self.counters.preemptions += 1;
+                self.counters.lost_tokens += u64::from(lost);
+                if let Some(f) = self.flights.get_mut(Ref::of_job(id)) {
+                    f.row.preemptions += 1;
+                    f.row.recomputed_tokens += u64::from(lost);
+                }
+            }
+            EngineEvent::Finished { id, at, .. } => {
+                let flight = Ref::of_job(id);
+                if let Some(f) = self.flights.get_mut(flight) {
+                    f.inside = false;
+                    f.row.output_tokens = f.output_tokens.min(self.servers.room(server, f.row.prompt_tokens));
+                    self.counters.computed_tokens += u64::from(f.row.output_tokens);
+                    self.events.push(at + back, Event::Finished { flight });
+                }
+            }
+        }
+    }
+
+    /// Takes what a request has generated from the engine that has it, if one has.
+    pub(super) fn cut(&mut self, flight: Ref) {
+        let Some(f) = self.flights.get_mut(flight) else { return };
+        let Some(server) = f.row.endpoint.filter(|_| f.inside) else { return };
+        f.inside = false;
+        if let Some(tokens) = self.servers.abort(server, self.now, flight.job()) {
+            f.row.output_tokens = tokens;
+            self.counters.computed_tokens += u64::from(tokens);
+        }
+    }
+
+    // --- Scrapes ------------------------------------------------------------------------------------
+
+    /// Plans the next scrape of a server: at the next beat, asking again only after the last answer.
+    pub(super) fn ask(&mut self, router: u32, server: u32) {
+        let scrape = &self.cluster.scrape;
+        let r = &mut self.routers[router as usize];
+        let (beat, phase) = &mut r.beats[server as usize];
+        let passed = self.now.since(Nanos::ZERO + *phase).0.div_ceil(scrape.period.0.max(1));
+        *beat = (*beat).max(passed);
+        let asked = Nanos::ZERO + *phase + Span(beat.saturating_mul(scrape.period.0));
+        let lane = u64::from(server) << 32 | u64::from(router);
+        let late = self.draws.below(JITTER, *beat, lane, scrape.jitter.0.saturating_add(1));
+        *beat += 1;
+        let half = Span(u64::midpoint(scrape.delay.0, late));
+        self.events.push(asked + half, Event::Read { router, server, asked });
+    }
+
+    /// The server's counters are read; the answer takes as long as the question.
+    pub(super) fn read(&mut self, router: u32, server: u32, asked: Nanos) {
+        self.routers[router as usize].read[server as usize] = self.servers.sample(server, self.now);
+        let back = self.now.since(asked);
+        self.events.push(self.now + back, Event::Scraped { router, server, asked });
+    }
+
+    pub(super) fn scraped(&mut self, router: u32, server: u32, asked: Nanos) {
+        let r = &mut self.routers[router as usize];
+        let read = r.read[server as usize].take();
+        if let (Some(sample), Some(endpoint)) = (read, r.endpoints[server as usize]) {
+            r.kernel.scraped(self.now, endpoint, asked, &sample, &mut r.fx);
+            self.after(router);
+        }
+        self.ask(router, server);
+    }
+
+    // --- What happens to servers --------------------------------------------------------------------
+
+    /// The server joins every router's pool, and is read at once, as discovery does before it adds one.
+    pub(super) fn join(&mut self, server: u32) {
+        for router in 0..self.routers.len() as u32 {
+            let sample = self.servers.sample(server, self.now);
+            let r = &mut self.routers[router as usize];
+            if r.endpoints[server as usize].is_some() {
+                continue;
+            }
+            let spec = EndpointSpec::named(self.cluster.servers[server as usize].name.clone());
+            let endpoint = r.kernel.add_endpoint(self.now, spec, &mut r.fx);
+            let place = endpoint.index as usize;
+            if place >= r.servers.len() {
+                r.servers.resize(place + 1, server);
+            }
+            r.servers[place] = server;
+            r.endpoints[server as usize] = Some(endpoint);
+            if let Some(sample) = sample {
+                r.kernel.scraped(self.now, endpoint, self.now, &sample, &mut r.fx);
+            }
+            self.after(router);
+        }
+    }
+
+    fn drop_out(&mut self, server: u32) {
+        for router in 0..self.routers.len() as u32 {
+            let r = &mut self.routers[router as usize];
+            if let Some(endpoint) = r.endpoints[server as usize].take() {
+                r.kernel.remove_endpoint(self.now, endpoint, &mut r.fx);
+                self.after(router);
+            }
+        }
+    }
+
+    pub(super) fn incident(&mut self, index: u32) {
+        let incident = self.cluster.incidents[index as usize];
+        let server = incident.server;
+        let s = server as usize;
+        match incident.change {
+            Change::Fail => {
+                let at = self.now + self.cluster.network.to_client;
+                for flight in self.flights.all() {
+                    let there = |f: &mut Flight| f.inside && f.row.endpoint == Some(server);
+                    if self.flights.get_mut(flight).is_some_and(there) {
+                        self.cut(flight);
+                        self.events.push(at, Event::Failed { flight });
+                    }
+                }
+                self.servers.fail(server, self.now, self.options);
+            }
+            Change::Leave => self.drop_out(server),
+            Change::Join => {
+                (self.servers.list[s].up, self.servers.list[s].told) = (true, true);
+                self.join(server);
+            }
+            Change::Mute => self.servers.list[s].told = false,
+            Change::Unmute => self.servers.list[s].told = true,
+        }
+    }
+}
