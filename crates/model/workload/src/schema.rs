@@ -215,7 +215,7 @@ fn class() -> Value {
                 "turns": {"$ref": "#/$defs/length"},
                 "think": {"$ref": "#/$defs/times"},
                 "history": {"enum": ["accumulate", "none"], "default": "accumulate"},
-                "maxContext": {"type": "integer", "minimum": 1, "default": 1_048_576},
+                "maxContext": {"type": "integer", "minimum": 1, "maximum": 10_000_000, "default": 1_048_576},
             })),
             "lora": object(&["adapters"], json!({
                 "adapters": whole(1),

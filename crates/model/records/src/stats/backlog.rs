@@ -53,45 +53,77 @@ pub struct Backlog {
     pub arrivals: f64,
 }
 
-/// The requests inside the system over the window, from rows.
-pub fn backlog_of<'r>(rows: impl IntoIterator<Item = &'r Row>, window: Window) -> Backlog {
-    let length = window.length().0;
-    let edge = |i: usize| Nanos(window.from.0 + (u128::from(length) * i as u128 / POINTS as u128) as u64);
-    let part_of = |at: Nanos| {
-        let offset = u128::from(at.since(window.from).0);
-        ((offset * POINTS as u128 / u128::from(length.max(1))) as usize).min(POINTS - 1)
-    };
-    // What a request spends in its first and last part, and how many are inside for a whole part: as a
-    // difference that is summed up after.
-    let (mut partial, mut whole) = ([0u128; POINTS], [0i64; POINTS + 1]);
-    let mut arrivals = 0u64;
-    for row in rows {
-        arrivals += u64::from(window.holds(row.arrived));
-        let from = row.arrived.max(window.from);
-        let to = row.finished.unwrap_or(window.to).min(window.to);
+/// Takes the backlog of a window from rows, one by one and in any order; the rows need not be kept.
+#[derive(Clone, Debug)]
+pub struct Meter {
+    window: Window,
+    arrivals: u64,
+    /// Nanoseconds that requests spend in the first and last part of their time inside, by part.
+    partial: [u128; POINTS],
+    /// How many more requests are inside for the whole of a part than of the part before it.
+    whole: [i64; POINTS + 1],
+}
+
+impl Meter {
+    /// Nothing yet.
+    pub fn new(window: Window) -> Meter {
+        Meter { window, arrivals: 0, partial: [0; POINTS], whole: [0; POINTS + 1] }
+    }
+
+    /// Where a part begins.
+    fn edge(&self, i: usize) -> Nanos {
+        let length = u128::from(self.window.length().0);
+        Nanos(self.window.from.0 + (length * i as u128 / POINTS as u128) as u64)
+    }
+
+    /// The part that holds an instant; the last for the end of the window.
+    fn part_of(&self, at: Nanos) -> usize {
+        let (offset, length) = (at.since(self.window.from).0, self.window.length().0.max(1));
+        let near = (u128::from(offset) * POINTS as u128 / u128::from(length)) as usize;
+        // Edges are rounded down, so an instant may lie past the next one.
+        let part = if near < POINTS && at >= self.edge(near + 1) { near + 1 } else { near };
+        part.min(POINTS - 1)
+    }
+
+    /// Counts a request; without an end it is inside to the end of the window.
+    pub fn add(&mut self, row: &Row) {
+        self.arrivals += u64::from(self.window.holds(row.arrived));
+        let from = row.arrived.max(self.window.from);
+        let to = row.finished.unwrap_or(self.window.to).min(self.window.to);
         if to <= from {
-            continue;
+            return;
         }
-        let (first, last) = (part_of(from), part_of(to));
+        let (first, last) = (self.part_of(from), self.part_of(to));
         if first == last {
-            partial[first] += u128::from(to.since(from).0);
+            self.partial[first] += u128::from(to.since(from).0);
         } else {
-            partial[first] += u128::from(edge(first + 1).since(from).0);
-            partial[last] += u128::from(to.since(edge(last)).0);
-            whole[first + 1] += 1;
-            whole[last] -= 1;
+            self.partial[first] += u128::from(self.edge(first + 1).since(from).0);
+            self.partial[last] += u128::from(to.since(self.edge(last)).0);
+            self.whole[first + 1] += 1;
+            self.whole[last] -= 1;
         }
     }
-    let mut inside = 0i64;
-    let means = (0..POINTS)
-        .map(|i| {
-            inside += whole[i];
-            let width = edge(i + 1).since(edge(i)).0.max(1) as f64;
-            inside as f64 + partial[i] as f64 / width
-        })
-        .collect();
-    let seconds = window.length().as_secs_f64();
-    Backlog { means, step: seconds / POINTS as f64, arrivals: arrivals as f64 / seconds.max(1e-9) }
+
+    /// The backlog of all rows so far.
+    pub fn backlog(&self) -> Backlog {
+        let mut inside = 0i64;
+        let means = (0..POINTS)
+            .map(|i| {
+                inside += self.whole[i];
+                let width = self.edge(i + 1).since(self.edge(i)).0.max(1) as f64;
+                inside as f64 + self.partial[i] as f64 / width
+            })
+            .collect();
+        let seconds = self.window.length().as_secs_f64();
+        Backlog { means, step: seconds / POINTS as f64, arrivals: self.arrivals as f64 / seconds.max(1e-9) }
+    }
+}
+
+/// The requests inside the system over the window.
+pub fn backlog_of<'r>(rows: impl IntoIterator<Item = &'r Row>, window: Window) -> Backlog {
+    let mut meter = Meter::new(window);
+    rows.into_iter().for_each(|row| meter.add(row));
+    meter.backlog()
 }
 
 /// Least squares through points `step` apart; `None` with fewer than three.

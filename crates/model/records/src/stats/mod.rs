@@ -14,7 +14,7 @@ pub mod quantile;
 pub mod student;
 pub mod window;
 
-pub use backlog::{Backlog, Load, Slope, backlog_of, slope};
+pub use backlog::{Backlog, Load, Meter, Slope, backlog_of, slope};
 pub use paired::{Direction, Paired, Verdict, paired};
 pub use quantile::{Quantile, Samples, Standing, rank};
 pub use window::{Goodput, Little, Slo, SteadyProblem, Throughput, Window};

@@ -280,7 +280,7 @@ impl Reader<'_> {
             Some(n) => self.word_in(n, &f.child("history"), &["accumulate", "none"])? == 0,
             None => true,
         };
-        let max_context = self.whole(&f, "maxContext", 1 << 20, 1, 1 << 30)? as u32;
+        let max_context = self.whole(&f, "maxContext", 1 << 20, 1, super::dist::MOST as i64)? as u32;
         Some(Sessions { turns: turns?, think: think?, history, max_context })
     }
 

@@ -7,8 +7,8 @@ use forebay_document::{Content, Fields, Node, decode};
 
 const SHAPES: [&str; 6] = ["constant", "uniform", "normal", "lognormal", "exponential", "empirical"];
 const FIELDS: [&str; 7] = ["constant", "uniform", "normal", "lognormal", "exponential", "empirical", "clamp"];
-/// No prompt has more tokens, and no time more seconds.
-const MOST: f64 = 1e9;
+/// No prompt has more tokens, and no pause more seconds.
+pub(super) const MOST: f64 = 1e7;
 
 impl Reader<'_> {
     /// The section `lengths`.

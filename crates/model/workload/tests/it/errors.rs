@@ -1,6 +1,17 @@
 //! What is wrong with a file: all of it, each with its line and the nearest name.
 
 use forebay_workload::Workload;
+use proptest::prelude::*;
+
+const EXAMPLE: &str = "version: 1
+name: code_burst
+mode: {kind: surge, window: 600s, warmup: 0s, drain: 3600s}
+lengths: {in: {lognormal: [7.0659, 0.7033], clamp: [100, 10000]}, out: {lognormal: [5.2711, 1.2498], clamp: [50, 10000]}}
+classes:
+  critical:  {priority: 100, arrivals: {process: constant, rate: 4.8, phase: random}, input: in, output: out, slo: {ttft: 1s}, timeout: 3600s, retry: none}
+  sheddable: {priority: -50, arrivals: {process: gamma, cv: 3, rate: 11.2}, input: in, output: out, flows: 8, prompts: {groups: 10, prefix: 512, pool: 100, order: shuffled-cycle}}
+stages: [{for: 540s, scale: 1.0}, {for: 60s, scale: 2.0}]
+";
 
 fn found(text: &str) -> Vec<String> {
     let found = Workload::read(text, "w.yaml").expect_err("the file is wrong");
@@ -9,18 +20,7 @@ fn found(text: &str) -> Vec<String> {
 
 #[test]
 fn the_shape_of_the_documentation_is_read() {
-    let w = Workload::read(
-        "version: 1
-name: code_burst
-mode: {kind: surge, window: 600s, warmup: 0s, drain: 3600s}
-lengths: {in: {lognormal: [7.0659, 0.7033], clamp: [100, 10000]}, out: {lognormal: [5.2711, 1.2498], clamp: [50, 10000]}}
-classes:
-  critical:  {priority: 100, arrivals: {process: constant, rate: 4.8, phase: random}, input: in, output: out, slo: {ttft: 1s}, timeout: 3600s, retry: none}
-  sheddable: {priority: -50, arrivals: {process: gamma, cv: 3, rate: 11.2}, input: in, output: out, flows: 8, prompts: {groups: 10, prefix: 512, pool: 100, order: shuffled-cycle}}
-stages: [{for: 540s, scale: 1.0}, {for: 60s, scale: 2.0}]
-",
-        "w.yaml",
-    );
+    let w = Workload::read(EXAMPLE, "w.yaml");
     let w = w.unwrap_or_else(|e| panic!("{e}"));
     assert_eq!((w.classes.len(), w.flows()), (2, 9));
     assert_eq!(w.classes[0].slo.ttft, Some(forebay_base::Span::secs(1)));
@@ -121,4 +121,25 @@ fn what_cannot_be_is_refused() {
     }
     assert_eq!(found("a: 1\n---\nb: 2\n"), ["error: w.yaml:3:1: the file has 2 documents; expected one"]);
     assert!(found("").len() == 1);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever is written over a part of a file: it is read or refused, and what is read can be run.
+    #[test]
+    fn damaged_files_do_no_harm(at in 0..EXAMPLE.len(), len in 0..12usize, over in "[-a-z0-9.:{}\\[\\], \n\"']{0,6}") {
+        let end = (at + len).min(EXAMPLE.len());
+        let text = format!("{}{over}{}", &EXAMPLE[..at], &EXAMPLE[end..]);
+        match Workload::read(&text, "w.yaml") {
+            Ok(w) => {
+                let mut arrivals = w.arrivals(1);
+                for _ in 0..20 {
+                    let Some(a) = arrivals.next() else { break };
+                    prop_assert!(a.prompt_tokens >= 1 && a.output_tokens >= 1 && a.at < w.mode.arrivals_end());
+                }
+            }
+            Err(found) => prop_assert!(found.has_errors() && found.0.iter().all(|d| d.file == "w.yaml")),
+        }
+    }
 }

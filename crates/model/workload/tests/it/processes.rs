@@ -181,6 +181,31 @@ fn presets_are_the_published_workloads() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
+    /// However the rate goes: each stage has the whole numbers between its expected counts.
+    #[test]
+    fn exact_counts_follow_the_expected_ones(
+        stages in prop::collection::vec((1..20u32, 0..4u32, 0..4u32), 1..6),
+        rate in 0.0..50.0f64,
+        seed in any::<u64>(),
+    ) {
+        let list: Vec<String> = stages.iter().map(|(s, a, b)| format!("{{for: {s}s, scale: [{a}, {b}]}}")).collect();
+        let more = format!(", stages: [{}]", list.join(", "));
+        let window: u32 = stages.iter().map(|s| s.0).sum();
+        let t = times(&format!("{window}s"), &format!("process: exact, rate: {rate}"), &more, seed);
+        let (mut from, mut expected) = (0.0, 0.0f64);
+        for (s, a, b) in stages {
+            let to = from + f64::from(s);
+            let next = expected + rate * f64::from(a + b) / 2.0 * f64::from(s);
+            let count = t.iter().filter(|x| (from..to).contains(*x)).count() as f64;
+            // Sums in another order may round a half the other way.
+            prop_assert!((count - ((next + 0.5).floor() - (expected + 0.5).floor())).abs() <= 1.0);
+            if ((next + 0.5).fract() - 0.5).abs() < 0.499 && ((expected + 0.5).fract() - 0.5).abs() < 0.499 {
+                prop_assert_eq!(count, (next + 0.5).floor() - (expected + 0.5).floor());
+            }
+            (from, expected) = (to, next);
+        }
+    }
+
     #[test]
     fn times_ascend_within_the_window(
         process in prop::sample::select(vec![
