@@ -23,7 +23,8 @@ pub struct Calibration {
 /// The shares among the factors.
 const SHARES: [&str; 5] = ["compute", "bandwidth", "kv", "exposed", "link"];
 /// The times among the factors.
-const TIMES: [&str; 7] = ["collective", "step", "layer", "experts", "sequence", "mixed", "request"];
+const TIMES: [&str; 8] =
+    ["collective", "step", "layer", "experts", "sequence", "sampling", "mixed", "request"];
 
 impl Factors {
     fn share(&mut self, name: &str) -> &mut f64 {
@@ -43,6 +44,7 @@ impl Factors {
             "layer" => &mut self.layer,
             "experts" => &mut self.experts,
             "sequence" => &mut self.sequence,
+            "sampling" => &mut self.sampling,
             "mixed" => &mut self.mixed,
             _ => &mut self.request,
         }

@@ -4,6 +4,11 @@
 use forebay_base::{Diagnostic, Diagnostics, Position, Span};
 
 /// What one GPU type reaches of its peaks, and the fixed costs of a step. Few numbers, shared by all models.
+///
+/// The fitted sets come from published measurements of vLLM 0.15.1 under steady load (inference-sim's
+/// repositories `training` and `sim-to-real-accuracy-validation`), by the search in this crate's `accuracy`
+/// example, on the runs set apart for fitting. Factors that the runs hardly tell apart (`compute`, `link`,
+/// `experts` without a model of experts) say little by themselves.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Factors {
     /// Share of peak FLOP/s that matrix products reach, in (0, 1].
@@ -26,6 +31,9 @@ pub struct Factors {
     pub experts: Span,
     /// Cost of each sequence in a step.
     pub sequence: Span,
+    /// Cost of choosing one token, per thousand entries of the vocabulary: vLLM takes the sampling
+    /// parameters of the model's own generation config, and top-p sorts the logits.
+    pub sampling: Span,
     /// Extra cost of each layer in a step that carries prefill: its graphs are cut at every attention.
     pub mixed: Span,
     /// Time of a request outside the engine before the scheduler can see it: HTTP, tokenization, the way
@@ -34,20 +42,72 @@ pub struct Factors {
 }
 
 impl Factors {
-    /// Starting values for hardware without measurements.
+    /// Fitted to 17 runs on H100: eleven models, one to eight GPUs.
+    pub const H100: Factors = Factors {
+        compute: 0.82,
+        bandwidth: 0.95,
+        kv: 0.95,
+        exposed: 0.58,
+        link: 0.62,
+        collective: Span(8_400),
+        step: Span::micros(1016),
+        layer: Span(27_600),
+        experts: Span(47_800),
+        sequence: Span(516),
+        sampling: Span(65),
+        mixed: Span(18_200),
+        request: Span::micros(6750),
+    };
+
+    /// Fitted to two runs on A100: 8 and 34 billion weights, one and two GPUs.
+    pub const A100: Factors = Factors {
+        compute: 0.71,
+        bandwidth: 0.795,
+        kv: 0.65,
+        exposed: 0.456,
+        link: 0.65,
+        collective: Span(2_240),
+        step: Span::micros(327),
+        layer: Span(44_300),
+        experts: Span(48_600),
+        sequence: Span(3_430),
+        sampling: Span(256),
+        mixed: Span(7_250),
+        request: Span::micros(10425),
+    };
+
+    /// Fitted to one run on L40S at two rates: 8 billion weights, one GPU. Far fewer than the factors.
+    pub const L40S: Factors = Factors {
+        compute: 0.77,
+        bandwidth: 0.869,
+        kv: 0.737,
+        exposed: 0.407,
+        link: 0.71,
+        collective: Span(7_400),
+        step: Span::micros(343),
+        layer: Span(74_400),
+        experts: Span(44_000),
+        sequence: Span(3_830),
+        sampling: Span(104),
+        mixed: Span(9_480),
+        request: Span::micros(9900),
+    };
+
+    /// Starting values for hardware without measurements: those of H100 with less of the bandwidth.
     pub const START: Factors = Factors {
-        compute: 0.70,
-        bandwidth: 0.75,
-        kv: 0.60,
-        exposed: 0.5,
-        link: 0.70,
-        collective: Span::micros(8),
-        step: Span::micros(500),
-        layer: Span::micros(25),
-        experts: Span::micros(20),
-        sequence: Span::micros(8),
-        mixed: Span::micros(8),
-        request: Span::millis(4),
+        compute: 0.75,
+        bandwidth: 0.85,
+        kv: 0.85,
+        exposed: 0.55,
+        link: 0.62,
+        collective: Span(8_000),
+        step: Span::micros(1000),
+        layer: Span(28_000),
+        experts: Span(48_000),
+        sequence: Span(1_000),
+        sampling: Span(70),
+        mixed: Span(18_000),
+        request: Span::micros(7000),
     };
 }
 
@@ -74,6 +134,8 @@ pub struct Hardware {
     pub link_gb_s: f64,
     /// Efficiency factors.
     pub factors: Factors,
+    /// Where the factors come from.
+    pub calibration: &'static str,
 }
 
 /// The GPU types that ship.
@@ -88,7 +150,8 @@ pub const HARDWARE: &[Hardware] = &[
         memory_tb_s: 3.35,
         memory_gib: 79.2,
         link_gb_s: 450.0,
-        factors: Factors::START,
+        factors: Factors::H100,
+        calibration: "fitted to 17 runs of vLLM 0.15.1",
     },
     Hardware {
         name: "h200",
@@ -100,7 +163,8 @@ pub const HARDWARE: &[Hardware] = &[
         memory_tb_s: 4.8,
         memory_gib: 139.8,
         link_gb_s: 450.0,
-        factors: Factors::START,
+        factors: Factors::H100,
+        calibration: "those of H100: the same chip with faster memory",
     },
     Hardware {
         name: "a100-80",
@@ -112,7 +176,8 @@ pub const HARDWARE: &[Hardware] = &[
         memory_tb_s: 2.039,
         memory_gib: 79.15,
         link_gb_s: 300.0,
-        factors: Factors::START,
+        factors: Factors::A100,
+        calibration: "fitted to 2 runs of vLLM 0.15.1",
     },
     Hardware {
         name: "l40s",
@@ -124,7 +189,8 @@ pub const HARDWARE: &[Hardware] = &[
         memory_tb_s: 0.864,
         memory_gib: 44.4,
         link_gb_s: 32.0,
-        factors: Factors::START,
+        factors: Factors::L40S,
+        calibration: "fitted to 1 run of vLLM 0.15.1",
     },
     Hardware {
         name: "b200",
@@ -137,6 +203,7 @@ pub const HARDWARE: &[Hardware] = &[
         memory_gib: 178.3,
         link_gb_s: 900.0,
         factors: Factors::START,
+        calibration: "not measured",
     },
     Hardware {
         name: "mi300x",
@@ -149,6 +216,7 @@ pub const HARDWARE: &[Hardware] = &[
         memory_gib: 191.5,
         link_gb_s: 448.0,
         factors: Factors::START,
+        calibration: "not measured",
     },
 ];
 

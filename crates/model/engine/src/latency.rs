@@ -3,7 +3,8 @@
 //! A step costs
 //!
 //! ```text
-//! step + layers * layer + expert layers * experts + sequences * sequence [+ layers * mixed]
+//! step + layers * layer + expert layers * experts [+ layers * mixed]
+//! + sequences * sequence + tokens chosen * vocabulary / 1000 * sampling
 //! + max(linear FLOPs / compute, weight bytes / bandwidth)    one pass over the layers and the head
 //! + exposed * min(the same two)
 //! + per prefill chunk: max(attention FLOPs / compute, KV bytes read / kv)
@@ -57,6 +58,7 @@ pub struct Latency {
     /// All of a step that does not depend on what it carries.
     step_ps: u64,
     sequence_ps: u64,
+    sampling_ps: u64,
     mixed_ps: u64,
     /// Linear layers' compute, per token.
     linear_ps: u64,
@@ -133,6 +135,7 @@ impl Latency {
                 + moe_layers * span_ps(f.experts)
                 + collective_ps,
             sequence_ps: span_ps(f.sequence),
+            sampling_ps: f.sampling.0 * u64::from(model.vocab),
             mixed_ps: span_ps(f.mixed) * layers,
             linear_ps: ps(linear),
             exposed: (f.exposed * 1000.0).round() as u64,
@@ -172,6 +175,7 @@ impl Latency {
         let reads = self.weights_ps + experts;
         let fixed_ps = self.step_ps
             + u64::from(c.decodes + c.prefills) * self.sequence_ps
+            + u64::from(c.sampled) * self.sampling_ps
             + u64::from(c.decodes) * self.window_ps
             + if c.prefills > 0 { self.mixed_ps } else { 0 }
             + compute.max(reads)
@@ -216,9 +220,25 @@ mod tests {
     use super::*;
     use crate::hardware::Factors;
 
+    /// Round numbers, so that a calibration does not move these tests.
+    const ROUND: Factors = Factors {
+        compute: 0.7,
+        bandwidth: 0.75,
+        kv: 0.6,
+        exposed: 0.5,
+        link: 0.7,
+        collective: Span::micros(8),
+        step: Span::micros(500),
+        layer: Span::micros(25),
+        experts: Span::micros(20),
+        sequence: Span::micros(8),
+        sampling: Span(50),
+        mixed: Span::micros(8),
+        request: Span::ZERO,
+    };
+
     fn latency(model: &str, hw: &str, tp: u32) -> Latency {
-        // Round numbers, so that a calibration does not move these tests.
-        let hw = Hardware { factors: Factors::START, ..*Hardware::find(hw).unwrap() };
+        let hw = Hardware { factors: ROUND, ..*Hardware::find(hw).unwrap() };
         Latency::new(ModelConfig::find(model).unwrap(), &hw, tp, 256, 16)
     }
 

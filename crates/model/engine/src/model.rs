@@ -84,7 +84,8 @@ pub struct ModelConfig {
     pub moe: Option<Moe>,
     /// Sliding windows, if the model has them.
     pub window: Option<Window>,
-    /// Weights that are loaded and not used for text, such as a vision tower, in bytes.
+    /// Memory of all GPUs together that text does not use, in bytes: a vision tower, and what the start-up
+    /// profile sets aside for it.
     pub idle_bytes: u64,
 }
 

@@ -161,8 +161,8 @@ fn time_scale_speeds_the_engine_up_and_leaves_its_own_time_alone() {
         let real = begin.elapsed();
         let s = samples(&get(&e, "/metrics").await.body);
         let engine = s["vllm:e2e_request_latency_seconds_sum"];
-        // 200 steps of about 13 ms.
-        assert!((2.4..3.0).contains(&engine), "{engine}");
+        // 200 steps of about 11 ms.
+        assert!((2.0..2.6).contains(&engine), "{engine}");
         assert!(real >= Duration::from_secs_f64(engine / 50.0), "{real:?}");
         assert!(real < Duration::from_secs_f64(engine / 2.0), "{real:?}");
     });

@@ -50,6 +50,7 @@ const KNOBS: &[Knob] = &[
     share!(bandwidth, 0.5, 0.95),
     time!(layer, 2.0, 80.0),
     time!(sequence, 0.5, 60.0),
+    time!(sampling, 0.005, 0.5),
     share!(kv, 0.2, 0.95),
     share!(exposed, 0.02, 1.0),
     time!(request, 500.0, 15000.0),
@@ -61,7 +62,7 @@ const KNOBS: &[Knob] = &[
     share!(link, 0.3, 0.95),
 ];
 
-/// Mean absolute log ratio over runs and stages; tails and the time per token weigh less.
+/// Mean log ratio, near enough absolute, over runs and stages; tails and the time per token weigh less.
 fn loss(experiments: &[Experiment], factors: Factors) -> Result<f64, String> {
     const WEIGHTS: [f64; 6] = [1.0, 0.25, 0.1, 0.5, 1.0, 0.25];
     let results = simulate::all(experiments, |_| factors)?;
@@ -74,9 +75,10 @@ fn loss(experiments: &[Experiment], factors: Factors) -> Result<f64, String> {
                     // Each run counts once, however many stages it has.
                     let share = share / (last - first) as f64;
                     let x = math::ln(g / w).abs();
-                    // A run that saturates here and not there is off by orders of magnitude. It must
-                    // not decide alone.
-                    sum += share * (x.min(0.3) + (x - 0.3).max(0.0) * 0.05);
+                    // Quadratic near zero, so that the search does not stick in corners. A run that saturates
+                    // here and not there is off by orders of magnitude and must not decide alone.
+                    let x = x.min(0.3) + (x - 0.3).max(0.0) * 0.05;
+                    sum += share * ((x * x + 0.03 * 0.03).sqrt() - 0.03);
                     weight += share;
                 }
             }

@@ -104,6 +104,17 @@ fn report(experiments: &[Experiment], calibration: Option<&Calibration>) -> Resu
     let of = |role: &str| blis.iter().filter(|(e, _)| e.role == role).map(|(_, r)| r).collect::<Vec<_>>();
     medians("BLIS, fit", &of("fit"));
     medians("BLIS, check", &of("check"));
+    println!("-- KV blocks: computed, reported, %");
+    let mut seen = Vec::new();
+    for e in experiments {
+        if let Some((got, want)) = simulate::capacity(e, factors[&e.gpu])?
+            && !seen.contains(&(&e.model, e.tp))
+        {
+            let error = (f64::from(got) / f64::from(want) - 1.0) * 100.0;
+            println!("{:<44} {got:>6} {want:>6} {error:>+6.1}", format!("{} x {}", e.model, e.tp));
+            seen.push((&e.model, e.tp));
+        }
+    }
     println!("-- overload: requests completed");
     for (e, r) in experiments.iter().zip(&results).filter(|(e, _)| e.role == "stress") {
         let want = e.completed.map_or("not published".to_owned(), |n| n.to_string());

@@ -32,6 +32,13 @@ fn resolve(e: &Experiment, factors: Factors) -> Result<Resolved, String> {
     spec.resolve().map_err(|d| format!("{}: {d}", e.id))
 }
 
+/// KV blocks as computed, where the server reported its own: computed, reported.
+pub(crate) fn capacity(e: &Experiment, factors: Factors) -> Result<Option<(u32, u32)>, String> {
+    let Some(reported) = e.blocks else { return Ok(None) };
+    let computed = resolve(&Experiment { blocks: None, ..e.clone() }, factors)?;
+    Ok(Some((computed.num_gpu_blocks, reported)))
+}
+
 /// The fixed prompts in the order in which they are sent: tokens and block names.
 fn prompts(e: &Experiment, draws: Draws) -> Vec<(u32, Arc<[u64]>)> {
     let n = u64::from(e.groups * e.prompts_per_group);
