@@ -186,6 +186,11 @@ impl Latency {
         StepCost { fixed_ps, per_context_token_ps: self.context_ps }
     }
 
+    /// The largest captured graph, in tokens.
+    pub fn max_capture(&self) -> u32 {
+        self.max_capture
+    }
+
     /// The tokens a batch is padded to: the next captured graph size (1, 2, 4, multiples of 8 to 256,
     /// multiples of 16 above, of 8 in old versions), or itself beyond the largest.
     pub fn padded(&self, tokens: u32) -> u32 {

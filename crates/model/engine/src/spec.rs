@@ -5,6 +5,7 @@ use crate::latency::Latency;
 use crate::model::ModelConfig;
 use crate::version::Version;
 use forebay_base::{Diagnostic, Diagnostics, Position};
+use std::fmt;
 
 /// The order of the waiting queue (`--scheduling-policy`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,6 +84,31 @@ impl Resolved {
     /// Blocks that requests can get.
     pub fn usable_blocks(&self) -> u32 {
         self.num_gpu_blocks - 1
+    }
+}
+
+/// Every settled value on a line of its own, under the name of vLLM's argument where there is one.
+impl fmt::Display for Resolved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let s = &self.spec;
+        writeln!(f, "version: {}", s.version.name)?;
+        writeln!(f, "model: {} ({})", s.model.name, s.model.hf_id)?;
+        writeln!(f, "hardware: {} x {} (factors {})", s.tp, s.hardware.name, s.hardware.calibration)?;
+        writeln!(f, "max-num-seqs: {}", self.max_num_seqs)?;
+        writeln!(f, "max-num-batched-tokens: {}", self.max_num_batched_tokens)?;
+        writeln!(f, "max-model-len: {}", self.max_model_len)?;
+        writeln!(f, "block-size: {}", s.block_size)?;
+        writeln!(f, "gpu-memory-utilization: {}", s.gpu_memory_utilization)?;
+        writeln!(f, "num-gpu-blocks: {}", self.num_gpu_blocks)?;
+        writeln!(f, "kv-cache-gib-per-gpu: {:.2}", self.kv_bytes_per_gpu as f64 / GIB)?;
+        writeln!(f, "enable-prefix-caching: {}", s.prefix_caching)?;
+        let policy = if s.scheduling == Scheduling::Fcfs { "fcfs" } else { "priority" };
+        writeln!(f, "scheduling-policy: {policy}")?;
+        writeln!(f, "long-prefill-token-threshold: {}", s.long_prefill_token_threshold)?;
+        writeln!(f, "async-scheduling: {}", self.async_scheduling)?;
+        writeln!(f, "scheduler-reserve-full-isl: {}", self.reserve_full_prompt)?;
+        writeln!(f, "watermark-blocks: {}", self.watermark_blocks)?;
+        writeln!(f, "largest-captured-graph: {}", self.latency.max_capture())
     }
 }
 
@@ -293,6 +319,27 @@ mod tests {
             let got = s.resolve().unwrap().num_gpu_blocks;
             assert!((f64::from(got) / f64::from(blocks) - 1.0).abs() < 0.02, "{model}: {got}");
         }
+    }
+
+    #[test]
+    fn a_release_brings_its_defaults_and_an_argument_overrides_them() {
+        let (model, h100) = (ModelConfig::find("qwen3-14b").unwrap(), Hardware::find("h100").unwrap());
+        let mut old = EngineSpec::with_version(model, h100, Version::find("0.11").unwrap());
+        let text = old.resolve().unwrap().to_string();
+        for line in [
+            "version: 0.11",
+            "gpu-memory-utilization: 0.9",
+            "async-scheduling: false",
+            "scheduler-reserve-full-isl: false",
+            "max-num-seqs: 1024",
+            "largest-captured-graph: 512",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} in {text}");
+        }
+        old.reserve_full_prompt = Some(true);
+        assert!(old.resolve().unwrap().reserve_full_prompt);
+        let new = spec("qwen3-14b", "h100").resolve().unwrap();
+        assert!(new.async_scheduling && new.reserve_full_prompt && new.watermark_blocks == 0);
     }
 
     #[test]

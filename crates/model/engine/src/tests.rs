@@ -95,6 +95,76 @@ fn an_arrival_in_a_busy_server_has_its_first_token_at_the_third_step_end() {
     assert!((2.9..3.3).contains(&steps), "an arrival at the start of a step waits for three: {steps}");
 }
 
+/// Without asynchronous scheduling it goes into step n+1.
+#[test]
+fn a_server_that_schedules_after_each_step_is_one_step_faster() {
+    let mut spec = tiny(100);
+    spec.async_scheduling = Some(false);
+    let mut engine = Engine::new(&resolved(&spec), Nanos::ZERO);
+    engine.arrive(Nanos::ZERO, job(1, 20, 50)).unwrap();
+    let mut events = Vec::new();
+    for _ in 0..5 {
+        engine.advance(engine.next_event().unwrap(), &mut events);
+    }
+    let arrival = step_ends(&events).last().unwrap().0 + Span::micros(1);
+    engine.arrive(arrival, job(2, 20, 2)).unwrap();
+    events.extend(run(&mut engine));
+    let after: Vec<Nanos> = step_ends(&events).into_iter().map(|e| e.0).filter(|&t| t > arrival).collect();
+    assert_eq!(tokens_of(&events, 2)[0], after[1]);
+}
+
+#[test]
+fn time_outside_the_engine_comes_first() {
+    let mut spec = tiny(100);
+    spec.hardware.factors.request = Span::millis(5);
+    let mut engine = Engine::new(&resolved(&spec), Nanos::ZERO);
+    engine.arrive(Nanos(7), job(1, 20, 1)).unwrap();
+    assert_eq!(engine.next_event(), Some(Nanos(7) + Span::millis(5)));
+    assert_eq!(run(&mut engine).len(), 4, "admitted, a token, finished, the end of the step");
+}
+
+/// When the second of two requests is admitted, and how often somebody is preempted: the first takes four of
+/// ten blocks for long, the second needs seven and has its first chunk in three.
+fn second_admission(change: impl Fn(&mut EngineSpec)) -> (Nanos, u64, Nanos) {
+    let mut spec = tiny(10);
+    spec.max_num_batched_tokens = Some(48);
+    spec.max_num_seqs = Some(4);
+    spec.prefix_caching = false;
+    spec.reserve_full_prompt = Some(false);
+    change(&mut spec);
+    let mut engine = Engine::new(&resolved(&spec), Nanos::ZERO);
+    engine.arrive(Nanos::ZERO, job(1, 46, 34)).unwrap();
+    let mut events = Vec::new();
+    for _ in 0..5 {
+        engine.advance(engine.next_event().unwrap(), &mut events);
+    }
+    engine.arrive(engine.published().at, job(2, 112, 2)).unwrap();
+    events.extend(run(&mut engine));
+    let admitted = |id| {
+        let of = |e: &EngineEvent| match *e {
+            EngineEvent::Admitted { id: i, at, .. } if i == id => Some(at),
+            _ => None,
+        };
+        events.iter().find_map(of).unwrap()
+    };
+    let end = *tokens_of(&events, 1).last().unwrap();
+    (admitted(2), engine.published().preemptions, end)
+}
+
+#[test]
+fn the_gate_admits_whole_prompts_only() {
+    let (admitted, _, end) = second_admission(|_| {});
+    assert!(admitted < end, "a first chunk was enough");
+    let (admitted, preemptions, end) = second_admission(|spec| spec.reserve_full_prompt = Some(true));
+    assert!(admitted >= end && preemptions == 0, "seven blocks are free when the first has gone");
+}
+
+#[test]
+fn the_watermark_keeps_blocks_free_while_others_run() {
+    let (admitted, _, end) = second_admission(|spec| spec.watermark = 0.8);
+    assert!(admitted >= end, "eight blocks would have to stay free; alone it may enter");
+}
+
 #[test]
 fn long_prompts_are_cut_into_chunks_and_running_requests_come_first() {
     let mut spec = tiny(100);
