@@ -10,7 +10,7 @@ mod simulated;
 mod values;
 
 use clap::{Parser, Subcommand};
-use commands::{config, emulate, plugins, policy, replay, serve, simulate};
+use commands::{compare, config, emulate, plugins, policy, replay, serve, simulate};
 use forebay_base::Diagnostics;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
@@ -48,6 +48,7 @@ enum Command {
     Policy(policy::Policy),
     Replay(replay::Replay),
     Simulate(simulate::Simulate),
+    Compare(Box<compare::Compare>),
 }
 
 impl Command {
@@ -60,6 +61,7 @@ impl Command {
             Command::Policy(c) => c.run(out),
             Command::Replay(c) => c.run(out),
             Command::Simulate(c) => c.run(out),
+            Command::Compare(c) => c.run(out),
         }
     }
 }

@@ -81,6 +81,11 @@ pub(crate) fn at_rate(workload: &Workload, rate: Option<f64>) -> Result<Workload
     }
 }
 
+/// Threads for a study: as asked, or as many as there are cores.
+pub(crate) fn threads(asked: Option<u64>) -> usize {
+    asked.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), |n| n as usize)
+}
+
 /// How long work may take before a bar is shown.
 const PATIENCE: Duration = Duration::from_secs(2);
 

@@ -1,7 +1,8 @@
 //! Results as JSON: integers in nanoseconds, keys in a fixed order.
 
+use crate::compare::{ArmResult, ClassResult, Comparison, Measure, PlaceResult};
 use crate::summary::{ClassSummary, Figures, Metric, QUANTILES, Summary};
-use forebay_records::stats::{Quantile, Standing, Throughput};
+use forebay_records::stats::{Paired, Quantile, Standing, Throughput, Verdict};
 use forebay_sim::{Counters, HISTOGRAM_BINS, Timeline};
 use serde_json::{Value, json};
 
@@ -96,4 +97,71 @@ pub fn timeline(t: &Timeline) -> Value {
         })
     });
     json!({"bands": t.bands, "points": points.collect::<Vec<_>>()})
+}
+
+fn number(x: f64) -> Value {
+    if x.is_finite() { json!(x) } else { Value::Null }
+}
+
+fn improvement(p: &Paired) -> Value {
+    json!({
+        "improvement_percent": number(p.improvement),
+        "interval": [number(p.interval.0), number(p.interval.1)],
+        "bootstrap": [number(p.bootstrap.0), number(p.bootstrap.1)],
+        "pairs": p.pairs, "unusable": p.unusable,
+        "verdict": match p.verdict {
+            Verdict::Better => "better",
+            Verdict::Worse => "worse",
+            Verdict::NoDifference => "no difference",
+            Verdict::TooFew => "too few pairs",
+        },
+    })
+}
+
+/// A comparison. Latencies are in nanoseconds; what is undetermined is null.
+pub fn comparison(c: &Comparison) -> Value {
+    let class = |k: &ClassResult| {
+        let measures: serde_json::Map<String, Value> = Measure::ALL
+            .iter()
+            .enumerate()
+            .map(|(i, m)| {
+                let value = json!({
+                    "by_seed": k.values[i].iter().map(|v| number(*v)).collect::<Vec<_>>(),
+                    "mean": number(k.mean(*m)),
+                    "against_baseline": k.against(*m).map(improvement),
+                });
+                (m.label().to_owned(), value)
+            })
+            .collect();
+        json!({
+            "name": k.name, "offered": k.offered, "finished": k.finished, "attained": k.attained,
+            "measures": measures, "pooled_ttft_p99": quantile(&k.pooled_ttft_p99()),
+        })
+    };
+    let arm = |a: &ArmResult| {
+        json!({
+            "policy": c.policies[a.policy].name,
+            "classes": a.classes.iter().map(class).collect::<Vec<_>>(),
+            "longest_engine_queue": a.longest_engine_queue, "preemptions_per_run": a.preemptions,
+            "recompute_share": a.recompute,
+            "runs": {"stable": a.loads[0], "near": a.loads[1], "overloaded": a.loads[2]},
+            "saturation_seconds": a.saturation.iter().map(|n| *n as f64 / 1e9).collect::<Vec<_>>(),
+        })
+    };
+    let place = |p: &PlaceResult| {
+        json!({
+            "workload": p.place.workload.name, "rate": p.rate(), "cluster": p.place.cluster.name,
+            "rate_over_capacity": p.place.load,
+            "published": p.place.published.map(|q| json!({
+                "ttft_p99": q.ttft_p99, "e2e_p99": q.e2e_p99, "throughput": q.throughput,
+            })),
+            "policies": p.arms.iter().map(arm).collect::<Vec<_>>(),
+        })
+    };
+    let policies = c.policies.iter().map(|p| json!({"name": p.name, "what": p.what, "config": p.config}));
+    json!({
+        "policies": policies.collect::<Vec<_>>(),
+        "seeds": c.seeds,
+        "places": c.places.iter().map(place).collect::<Vec<_>>(),
+    })
 }

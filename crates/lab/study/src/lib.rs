@@ -1,8 +1,13 @@
-//! What simulated runs say, and many of them over threads.
+//! What simulated runs say: one, several policies over paired seeds, the capacity of a pool, and the
+//! article's grid.
 //!
-//! Results come in the order of their index, so that the bytes of a study do not depend on how many threads
+//! Runs are spread over threads. Results come in the order of their index, so that the bytes of a study do not depend on how many threads
 //! there are.
 
+pub mod article;
+pub mod capacity;
+pub mod compare;
+pub mod html;
 pub mod json;
 pub mod parallel;
 pub mod policies;

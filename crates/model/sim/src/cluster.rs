@@ -35,10 +35,10 @@ pub struct Scrape {
     pub jitter: Span,
 }
 
-/// What the way between router and server takes: proxying, connection, tokenizing, API server.
+/// What the way between router and server takes: proxying and network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// From the dispatch to the request's arrival in the engine's queue.
+    /// From the dispatch to the request's arrival at the server.
     pub to_engine: Span,
     /// From the end of the step that made a token to its arrival at the client.
     pub to_client: Span,
@@ -100,8 +100,9 @@ impl Scrape {
 }
 
 impl Network {
-    /// An assumption for one cluster network: most of it is the API server's handling of the request.
-    pub const DEFAULT: Network = Network { to_engine: Span::millis(8), to_client: Span::millis(1) };
+    /// An assumption for a proxy and one cluster network; what the API server takes is among the engine's
+    /// factors.
+    pub const DEFAULT: Network = Network { to_engine: Span::millis(1), to_client: Span::millis(1) };
 }
 
 impl Cluster {

@@ -23,7 +23,20 @@ const ARGS: &[&str] = &[
     "scheduling-policy",
     "long-prefill-token-threshold",
 ];
-const FACTORS: &[&str] = &["compute", "bandwidth", "link", "step", "sequence", "mixed"];
+const FACTORS: &[&str] = &[
+    "compute",
+    "bandwidth",
+    "kv",
+    "exposed",
+    "link",
+    "collective",
+    "step",
+    "layer",
+    "experts",
+    "sequence",
+    "mixed",
+    "request",
+];
 const SCRAPE: &[&str] = &["period", "phase", "delay", "jitter"];
 const NETWORK: &[&str] = &["toEngine", "toClient"];
 const INCIDENT: &[&str] = &["at", "engine", "change"];
@@ -260,12 +273,26 @@ fn args(node: &Node, path: &str, spec: &mut EngineSpec, found: &mut Diagnostics)
 fn factors(node: &Node, path: &str, spec: &mut EngineSpec, found: &mut Diagnostics) -> Option<()> {
     let f = Fields::open(node, path, FACTORS, found)?;
     let to = &mut spec.hardware.factors;
-    to.compute = with(&f, "compute", found, decode::float).unwrap_or(to.compute);
-    to.bandwidth = with(&f, "bandwidth", found, decode::float).unwrap_or(to.bandwidth);
-    to.link = with(&f, "link", found, decode::float).unwrap_or(to.link);
-    to.step = span(&f, "step", found).unwrap_or(to.step);
-    to.sequence = span(&f, "sequence", found).unwrap_or(to.sequence);
-    to.mixed = span(&f, "mixed", found).unwrap_or(to.mixed);
+    for (name, share) in [
+        ("compute", &mut to.compute),
+        ("bandwidth", &mut to.bandwidth),
+        ("kv", &mut to.kv),
+        ("exposed", &mut to.exposed),
+        ("link", &mut to.link),
+    ] {
+        *share = with(&f, name, found, decode::float).unwrap_or(*share);
+    }
+    for (name, time) in [
+        ("collective", &mut to.collective),
+        ("step", &mut to.step),
+        ("layer", &mut to.layer),
+        ("experts", &mut to.experts),
+        ("sequence", &mut to.sequence),
+        ("mixed", &mut to.mixed),
+        ("request", &mut to.request),
+    ] {
+        *time = span(&f, name, found).unwrap_or(*time);
+    }
     Some(())
 }
 

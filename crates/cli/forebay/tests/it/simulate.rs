@@ -53,3 +53,47 @@ fn wrong_names_are_told_with_the_nearest() {
     assert_eq!(r.code, 64);
     assert!(r.err.contains("h100"), "{}", r.err);
 }
+
+/// The bytes of a comparison depend on nothing but its arguments.
+#[test]
+fn a_comparison_is_the_same_on_any_number_of_threads() {
+    let workload = file("compare-workload.yaml", WORKLOAD);
+    let workload = workload.to_str().unwrap();
+    let go = |threads: &str| {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("compare-{threads}"));
+        let out = dir.to_str().unwrap();
+        let printed = run(&[
+            "compare",
+            "--baseline",
+            "examples/static.yaml",
+            "--treatment",
+            "examples/article.yaml",
+            "--workload",
+            workload,
+            "--rates",
+            "10,30",
+            "--seeds",
+            "10",
+            "--threads",
+            threads,
+            "--out",
+            out,
+        ]);
+        assert_eq!(printed.code, 0, "{}", printed.err);
+        let files = ["comparison.json", "report.html"].map(|n| std::fs::read_to_string(dir.join(n)).unwrap());
+        (printed.out, files)
+    };
+    let (one, two) = (go("1"), go("2"));
+    assert_eq!(one, two);
+    let [json, html] = one.1;
+    let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let arms = &value["places"][1]["policies"];
+    assert_eq!(arms[1]["classes"][0]["measures"]["TTFT p99"]["against_baseline"]["pairs"], 10);
+    assert!(
+        html.contains("<svg") && html.contains("Saturation as the router sees it") && !html.contains("NaN")
+    );
+    assert!(
+        !html.contains("http://")
+            || html.matches("http://").count() == html.matches("http://www.w3.org/2000/svg").count()
+    );
+}
