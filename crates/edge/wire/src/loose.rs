@@ -96,6 +96,31 @@ impl<'de> serde::Deserialize<'de> for Loose<'de> {
     }
 }
 
+/// What a visitor that only cares for strings, arrays and objects says to any other value.
+macro_rules! any_value {
+    ($other:expr) => {
+        fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+            f.write_str("any value")
+        }
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok($other)
+        }
+        fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
+            Ok($other)
+        }
+        fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
+            Ok($other)
+        }
+        fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
+            Ok($other)
+        }
+        fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
+            Ok($other)
+        }
+    };
+}
+pub(crate) use any_value;
+
 /// Skips a value, with bounded nesting (serde's own `IgnoredAny` has no bound in serde_json).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Skip;
@@ -111,24 +136,8 @@ struct SkipVisitor;
 impl<'de> Visitor<'de> for SkipVisitor {
     type Value = ();
 
-    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str("any value")
-    }
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
-        Ok(())
-    }
-    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
-        Ok(())
-    }
-    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
-        Ok(())
-    }
-    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
-        Ok(())
-    }
+    any_value!(());
+
     fn visit_str<E>(self, _: &str) -> Result<(), E> {
         Ok(())
     }
@@ -160,24 +169,8 @@ struct PayloadVisitor;
 impl<'de> Visitor<'de> for PayloadVisitor {
     type Value = bool;
 
-    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str("any value")
-    }
-    fn visit_unit<E>(self) -> Result<bool, E> {
-        Ok(false)
-    }
-    fn visit_bool<E>(self, _: bool) -> Result<bool, E> {
-        Ok(false)
-    }
-    fn visit_i64<E>(self, _: i64) -> Result<bool, E> {
-        Ok(false)
-    }
-    fn visit_u64<E>(self, _: u64) -> Result<bool, E> {
-        Ok(false)
-    }
-    fn visit_f64<E>(self, _: f64) -> Result<bool, E> {
-        Ok(false)
-    }
+    any_value!(false);
+
     fn visit_str<E>(self, v: &str) -> Result<bool, E> {
         Ok(!v.is_empty())
     }
@@ -238,24 +231,8 @@ impl<'de, F: Fields<'de>> DeserializeSeed<'de> for Object<&mut F> {
 impl<'de, F: Fields<'de>> Visitor<'de> for Object<&mut F> {
     type Value = bool;
 
-    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str("any value")
-    }
-    fn visit_unit<E>(self) -> Result<bool, E> {
-        Ok(false)
-    }
-    fn visit_bool<E>(self, _: bool) -> Result<bool, E> {
-        Ok(false)
-    }
-    fn visit_i64<E>(self, _: i64) -> Result<bool, E> {
-        Ok(false)
-    }
-    fn visit_u64<E>(self, _: u64) -> Result<bool, E> {
-        Ok(false)
-    }
-    fn visit_f64<E>(self, _: f64) -> Result<bool, E> {
-        Ok(false)
-    }
+    any_value!(false);
+
     fn visit_str<E>(self, _: &str) -> Result<bool, E> {
         Ok(false)
     }

@@ -3,7 +3,7 @@
 //! Follows the estimating tokenizer of llm-d-router v0.10: role and text of each message, four bytes to a token;
 //! token ids as they are (u32, little endian); media as repeated stand-in tokens made of the content's hash.
 
-use crate::loose::{Entry, Fields, Loose, Object, Skip};
+use crate::loose::{Entry, Fields, Loose, Object, Skip, any_value};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use std::fmt;
@@ -259,24 +259,8 @@ impl Media<'_> {
 impl<'de> Visitor<'de> for Media<'_> {
     type Value = ();
 
-    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str("any value")
-    }
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
-        Ok(())
-    }
-    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
-        Ok(())
-    }
-    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
-        Ok(())
-    }
-    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
-        Ok(())
-    }
+    any_value!(());
+
     fn visit_str<E>(mut self, v: &str) -> Result<(), E> {
         self.add(v);
         Ok(())
