@@ -1,7 +1,12 @@
 //! Charts as SVG, and reports as one HTML file that needs nothing beside it.
 
+pub mod bars;
 pub mod chart;
+mod frame;
+pub mod lines;
 pub mod page;
 
-pub use chart::{Bar, Bars, Group, Lines, Series};
+pub use bars::{Bar, Bars, Group};
+pub use chart::Chart;
+pub use lines::{Lines, Series};
 pub use page::{Page, escape};

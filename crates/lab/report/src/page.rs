@@ -1,5 +1,9 @@
-//! A report as one HTML file: readable on a phone, printable, without scripts or other files.
+//! A report as one HTML file: readable on a phone, in the dark and on paper, without other files. Its only
+//! script saves charts as pictures and opens what is folded before it is printed; nothing is fetched, and
+//! without scripts everything can be read.
 
+use crate::chart::Chart;
+use crate::frame::{COLOURS, DIM, GRID, INK};
 use std::fmt::Write;
 
 /// Text inside HTML.
@@ -17,19 +21,52 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-const STYLE: &str = "\
-body{font:16px/1.5 system-ui,sans-serif;color:#1b2430;background:#fff;margin:0 auto;padding:1.2rem;max-width:62rem}
-h1{font-size:1.7rem;line-height:1.2;margin:.2rem 0 .4rem}h2{font-size:1.25rem;margin:2.2rem 0 .5rem}
-h3{font-size:1rem;margin:1.4rem 0 .3rem}p{max-width:48rem}.lead{font-size:1.1rem}
-.scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.84rem;font-variant-numeric:tabular-nums}
-th,td{padding:.22rem .55rem;text-align:right;border-bottom:1px solid #e3e8ee;white-space:nowrap}
-th{font-weight:600;border-bottom:2px solid #aab4c0;vertical-align:bottom}
-th.l,td.l{text-align:left}td.w{text-align:left;white-space:normal}.good{color:#0a7d3c}.bad{color:#b3261e}.dim{color:#667382}
-figure{margin:1rem 0}figcaption{font-size:.84rem;color:#4a5663;max-width:48rem}
-svg{max-width:100%;height:auto}details{margin:.6rem 0}summary{cursor:pointer;color:#245}
-.grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(19rem,1fr));gap:.6rem 1.2rem}
-@media print{body{max-width:none;font-size:11pt}details{display:block}figure,table{break-inside:avoid}}
-";
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+
+/// What charts look like on a dark page: their colours are attributes, which these rules repaint.
+fn dark_charts() -> String {
+    let mut out = String::from("@media screen and (prefers-color-scheme:dark){\n");
+    let pairs = [(INK, "var(--ink)"), (DIM, "var(--dim)"), (GRID, "var(--line)")];
+    for (light, dark) in pairs.into_iter().chain(COLOURS) {
+        let _ = writeln!(
+            out,
+            "svg[fill=\"{light}\"],svg [fill=\"{light}\"]{{fill:{dark}}}svg [stroke=\"{light}\"]{{stroke:{dark}}}"
+        );
+    }
+    out.push_str("}\n");
+    out
+}
+
+/// A text as part of a data URL (RFC 2397): what is not plain in a URL or ends an attribute is escaped.
+fn in_url(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + text.len() / 8);
+    for b in text.bytes() {
+        match b {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b',' | b':' | b'/' => {
+                out.push(b as char);
+            }
+            b => {
+                let _ = write!(out, "%{b:02X}");
+            }
+        }
+    }
+    out
+}
+
+/// A text as the name of a file: lower case letters, figures, and dashes between them.
+fn file_name(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        if c.is_ascii_alphanumeric() {
+            out.push(c.to_ascii_lowercase());
+        } else if !out.is_empty() && !out.ends_with('-') {
+            out.push('-');
+        }
+    }
+    let out = out.trim_end_matches('-');
+    if out.is_empty() { "chart".to_owned() } else { out.to_owned() }
+}
 
 /// A page under construction. Texts are escaped, but for those named `html` or `svg`.
 #[derive(Clone, Debug)]
@@ -63,10 +100,23 @@ impl Page {
     pub fn part(&mut self, title: &str) {
         let _ = writeln!(self.body, "<h3>{}</h3>", escape(title));
     }
-    /// A chart with a sentence under it.
+    /// The few figures that matter: value, what it is, and the class of the value (`good`, `bad`, `dim` or
+    /// none).
+    pub fn key_figures(&mut self, all: &[(String, String, &'static str)]) {
+        self.body.push_str("<dl class=\"keys\">\n");
+        for (value, what, class) in all {
+            let _ = writeln!(
+                self.body,
+                "<div><dt>{}</dt><dd class=\"{class}\">{}</dd></div>",
+                escape(what),
+                escape(value)
+            );
+        }
+        self.body.push_str("</dl>\n");
+    }
+    /// A chart with a sentence under it. It can be saved as SVG and PNG.
     pub fn figure(&mut self, svg: &str, caption: &str) {
-        let caption = escape(caption);
-        let _ = writeln!(self.body, "<figure>{svg}<figcaption>{caption}</figcaption></figure>");
+        self.plot(svg, caption, None);
     }
     /// Charts side by side where there is room.
     pub fn figures(&mut self, all: &[(String, String)]) {
@@ -75,6 +125,35 @@ impl Page {
             self.figure(svg, caption);
         }
         self.body.push_str("</div>\n");
+    }
+    /// A chart with a sentence under it. It can be saved as SVG, PNG, and as the numbers behind it.
+    pub fn chart(&mut self, chart: &dyn Chart, caption: &str) {
+        self.plot(&chart.svg(), caption, Some(chart));
+    }
+    /// Charts side by side where there is room, each with its caption.
+    pub fn charts(&mut self, all: &[(&dyn Chart, &str)]) {
+        self.body.push_str("<div class=\"grid\">\n");
+        for (chart, caption) in all {
+            self.chart(*chart, caption);
+        }
+        self.body.push_str("</div>\n");
+    }
+    fn plot(&mut self, svg: &str, caption: &str, chart: Option<&dyn Chart>) {
+        let name = chart.map_or(String::new(), |c| file_name(c.title()));
+        let wide = if chart.is_some_and(Chart::is_wide) { " wide" } else { "" };
+        let _ = write!(self.body, "<figure data-name=\"{name}\"><div class=\"plot{wide}\">{svg}</div>");
+        if !caption.is_empty() {
+            let _ = write!(self.body, "<figcaption>{}</figcaption>", escape(caption));
+        }
+        self.body.push_str("<p class=\"save\">");
+        if let Some(chart) = chart {
+            let _ = write!(
+                self.body,
+                "<a download=\"{name}.csv\" href=\"data:text/csv;charset=utf-8,{}\">CSV</a>",
+                in_url(&chart.csv())
+            );
+        }
+        self.body.push_str("</p></figure>\n");
     }
     /// A table; the first column is text.
     pub fn table(&mut self, head: &[&str], rows: &[Vec<Cell>]) {
@@ -95,6 +174,10 @@ impl Page {
         }
         self.body.push_str("</tbody></table></div>\n");
     }
+    /// Lines as they are, such as a configuration.
+    pub fn listing(&mut self, text: &str) {
+        let _ = writeln!(self.body, "<pre>{}</pre>", escape(text));
+    }
     /// Something to open on demand: `fill` writes what is inside.
     pub fn folded(&mut self, summary: &str, fill: impl FnOnce(&mut Page)) {
         let _ = writeln!(self.body, "<details><summary>{}</summary>", escape(summary));
@@ -106,8 +189,10 @@ impl Page {
         format!(
             "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
              <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
-             <title>{}</title>\n<style>\n{STYLE}</style></head>\n<body>\n{}</body></html>\n",
+             <meta name=\"color-scheme\" content=\"light dark\">\n\
+             <title>{}</title>\n<style>\n{STYLE}{}</style></head>\n<body>\n{}<script>\n{SCRIPT}</script></body></html>\n",
             escape(&self.title),
+            dark_charts(),
             self.body
         )
     }
@@ -116,14 +201,47 @@ impl Page {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lines::{Lines, Series};
 
     #[test]
     fn texts_cannot_become_markup() {
         let mut page = Page::new("a < b & \"c\"");
-        page.text("<script>");
+        page.text("<script>x");
+        page.listing("<script>y");
         page.table(&["x"], &[vec![("<td>".to_owned(), "")]]);
         let html = page.finish();
         assert!(html.contains("a &lt; b &amp; &quot;c&quot;"));
-        assert!(!html.contains("<script>") && html.contains("&lt;td&gt;"));
+        assert!(html.matches("<script>").count() == 1 && html.contains("&lt;td&gt;"));
+    }
+
+    #[test]
+    fn a_chart_brings_its_numbers_and_nothing_is_fetched() {
+        let title = "TTFT, \"critical\" <p99>".to_owned();
+        let chart = Lines {
+            title,
+            x: "s".into(),
+            series: vec![Series::line("a", vec![(1.0, 2.5)])],
+            ..Lines::default()
+        };
+        let mut page = Page::new("t");
+        page.chart(&chart, "");
+        let html = page.finish();
+        let link = "<a download=\"ttft-critical-p99.csv\" \
+                    href=\"data:text/csv;charset=utf-8,series,s,value,low,high%0Aa,1,2.5,,%0A\">";
+        assert!(html.contains(link), "{html}");
+        for fetched in ["src=", "@import", "url(", "fetch(", "XMLHttpRequest"] {
+            assert!(!html.contains(fetched), "{fetched}");
+        }
+    }
+
+    #[test]
+    fn the_colours_of_charts_are_known_to_dark_pages() {
+        let series = (0..6).map(|i| Series::line(i.to_string(), vec![(0.0, 1.0), (1.0, 2.0)])).collect();
+        let svg = Lines { series, ..Lines::default() }.svg();
+        let rules = dark_charts();
+        for part in svg.split("=\"#").skip(1) {
+            let colour = &part[..6];
+            assert!(rules.contains(colour), "{colour}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use crate::text;
 use forebay_records::Histogram;
 use forebay_records::stats::{Paired, Verdict};
 use forebay_report::page::Cell;
-use forebay_report::{Bar, Bars, Group, Lines, Page, Series};
+use forebay_report::{Bar, Bars, Chart, Group, Lines, Page, Series};
 use std::fmt::Write;
 
 /// What a report says above its figures.
@@ -47,12 +47,7 @@ pub fn report(c: &Comparison, words: &Words) -> String {
     }
     page.section("Configurations");
     for p in &c.policies {
-        page.folded(&p.name, |page| {
-            for line in p.config.lines() {
-                // Indentation is what YAML means; a table cell would lose it.
-                page.text(&line.replace(' ', "\u{a0}"));
-            }
-        });
+        page.folded(&p.name, |page| page.listing(&p.config));
     }
     page.finish()
 }
@@ -68,7 +63,7 @@ fn workload(page: &mut Page, c: &Comparison, name: &str, places: &[&PlaceResult]
     let class = first.place.workload.classes.get(top).map_or("all", |c| c.name.as_str());
     page.text(&format!("Improvement over {}, {class} class. Up is better.", c.policies[0].name));
     for m in CHARTS {
-        page.figure(&bars(c, places, top, m).svg(), "");
+        page.chart(&bars(c, places, top, m), "");
     }
     page.part("The numbers behind");
     numbers(page, c, places, top);
@@ -216,33 +211,34 @@ fn pool(page: &mut Page, c: &Comparison, p: &PlaceResult) {
 fn curves(page: &mut Page, c: &Comparison, p: &PlaceResult) {
     let top = p.top_class();
     let name = p.arms.first().map_or("", |a| a.classes[top].name.as_str());
-    let lines = |title: &str, x: &str, series: Vec<Series>, log_x, y_max| {
-        let title = title.to_owned();
-        (Lines { title, x: x.to_owned(), y: String::new(), series, log_x, y_max }.svg(), String::new())
+    let lines = |title: &str, x: &str, series: Vec<Series>, log_x, y_max| Lines {
+        title: title.to_owned(),
+        x: x.to_owned(),
+        series,
+        log_x,
+        y_max,
+        ..Lines::default()
     };
-    let series = |points: &dyn Fn(&ArmResult) -> Vec<(f64, f64)>, steps: bool| -> Vec<Series> {
-        p.arms
-            .iter()
-            .map(|a| Series { name: c.policies[a.policy].name.clone(), points: points(a), steps })
-            .collect()
+    let series = |points: &dyn Fn(&ArmResult) -> Vec<(f64, f64)>| -> Vec<Series> {
+        p.arms.iter().map(|a| Series::steps(&*c.policies[a.policy].name, points(a))).collect()
     };
     let at = |t: &forebay_sim::Point| t.at.0 as f64 / 1e9;
     let over_time = |v: &dyn Fn(&forebay_sim::Point) -> f64| {
-        series(&|a| a.timeline.points.iter().map(|t| (at(t), v(t))).collect(), true)
+        series(&|a| a.timeline.points.iter().map(|t| (at(t), v(t))).collect())
     };
     let band = |a: &ArmResult| a.timeline.bands.len().saturating_sub(1);
-    page.figures(&[
+    let all = [
         lines(
             &format!("TTFT, {name}: share of requests within"),
             "seconds",
-            series(&|a| curve(&a.classes[top].ttft, a.classes[top].offered), true),
+            series(&|a| curve(&a.classes[top].ttft, a.classes[top].offered)),
             true,
             Some(1.0),
         ),
         lines(
             &format!("E2E, {name}: share of requests within"),
             "seconds",
-            series(&|a| curve(&a.classes[top].e2e, a.classes[top].offered), true),
+            series(&|a| curve(&a.classes[top].e2e, a.classes[top].offered)),
             true,
             Some(1.0),
         ),
@@ -256,13 +252,10 @@ fn curves(page: &mut Page, c: &Comparison, p: &PlaceResult) {
         lines(
             "Ceiling of the lowest band, first seed",
             "seconds",
-            series(
-                &|a| {
-                    let points = a.timeline.points.iter();
-                    points.map(|t| (at(t), t.ceilings.get(band(a)).copied().unwrap_or(1.0))).collect()
-                },
-                true,
-            ),
+            series(&|a| {
+                let points = a.timeline.points.iter();
+                points.map(|t| (at(t), t.ceilings.get(band(a)).copied().unwrap_or(1.0))).collect()
+            }),
             false,
             None,
         ),
@@ -280,7 +273,9 @@ fn curves(page: &mut Page, c: &Comparison, p: &PlaceResult) {
             false,
             None,
         ),
-    ]);
+    ];
+    let all: Vec<(&dyn Chart, &str)> = all.iter().map(|l| (l as &dyn Chart, "")).collect();
+    page.charts(&all);
 }
 
 /// The share of `offered` requests within each time, in seconds, at some 200 places.
