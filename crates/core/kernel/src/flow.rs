@@ -7,9 +7,9 @@
 
 use crate::effect::QueueOutcome;
 use crate::plan::{BandTemplate, FlowPlan};
-use crate::policy::{Fairness, HeadKey, Usage};
+use crate::policy::{Fairness, HeadKey, Program, Usage};
 use forebay_base::{IndexedHeap, Nanos, Places, SharedHeap, Span};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasher, DefaultHasher, Hasher};
 use std::sync::Arc;
 
@@ -267,6 +267,22 @@ impl Queues {
             max_bytes: b.template.max_bytes,
             flows: b.names.len(),
         })
+    }
+
+    /// What the fairness of all bands has counted per program; `None` if none of them counts programs.
+    pub(crate) fn programs(&self, now: Nanos) -> Option<BTreeMap<Arc<str>, Program>> {
+        let mut all: BTreeMap<Arc<str>, Program> = BTreeMap::new();
+        let mut add = |name: &Arc<str>, p: Program| {
+            let sum = all.entry(Arc::clone(name)).or_default();
+            sum.waits += p.waits;
+            sum.waited_ms += p.waited_ms;
+            sum.service += p.service;
+        };
+        let mut counted = false;
+        for b in &self.bands {
+            counted |= b.fairness.programs(now, &mut add);
+        }
+        counted.then_some(all)
     }
 
     pub(crate) fn band(&self, band: u32) -> &Band {

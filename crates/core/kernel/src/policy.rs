@@ -114,6 +114,17 @@ pub struct Usage {
     pub completion: Option<u32>,
 }
 
+/// What a fairness policy that accounts per program has counted of one.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Program {
+    /// Its requests that were sent to an endpoint.
+    pub waits: u64,
+    /// Their time in the queue, the whole milliseconds of each added up.
+    pub waited_ms: u64,
+    /// Attained service, in tokens, as it counts now.
+    pub service: f64,
+}
+
 /// Chooses which flow of a band goes next.
 pub trait FairnessPolicy: Send + Sync + Debug {
     /// Fresh state for one band.
@@ -146,6 +157,11 @@ pub trait Fairness: Send + Sync + Debug {
     fn output(&mut self, _now: Nanos, _flow: u32, _tokens: u64) {}
     /// A running request has finished; `usage` is what its engine counted.
     fn finished(&mut self, _now: Nanos, _flow: u32, _usage: Usage) {}
+    /// Tells what it has counted per program, in any order; false if it counts nothing of that kind. For
+    /// metrics, not for decisions.
+    fn programs(&self, _now: Nanos, _tell: &mut dyn FnMut(&Arc<str>, Program)) -> bool {
+        false
+    }
     /// A copy, for forks of the kernel.
     fn fork(&self) -> Box<dyn Fairness>;
 }

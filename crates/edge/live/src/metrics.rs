@@ -597,7 +597,10 @@ impl Metrics {
         // Writing to a string does not fail.
         let _ = encode_registry(&mut text, &self.registry);
         if let Some(view) = view {
-            let _ = encode_registry(&mut text, &read_when_asked(view, &self.pool));
+            let _ = encode_registry(
+                &mut text,
+                &read_when_asked(view, &self.pool, &|id| Self::capped(&self.fairness, id)),
+            );
         }
         let mut own = Registry::with_prefix("forebay");
         door.register(&mut own);

@@ -13,11 +13,13 @@ use crate::ticket::{Ticket, TicketState};
 use forebay_base::{Nanos, Span};
 use forebay_kernel::flow::BandView;
 use forebay_kernel::journal::Journal;
+use forebay_kernel::policy::Program;
 use forebay_kernel::saturation::StageSaturation;
 use forebay_kernel::{
     Adapters, Ask, Effect, Effects, EndpointId, EndpointSpec, Id, Kernel, Ledgers, Plan, QueueOutcome,
     Refusal, Sample, prefix,
 };
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -469,6 +471,7 @@ impl Router {
             saturation,
             ledgers: k.ledgers(),
             bands: k.bands().collect(),
+            programs: k.programs(now),
             queued: (requests, bytes),
             limits: (flow.and_then(|f| f.max_requests), flow.and_then(|f| f.max_bytes)),
             flow_control: flow.is_some(),
@@ -528,6 +531,8 @@ pub struct View {
     pub ledgers: Ledgers,
     /// The bands, highest priority first.
     pub bands: Vec<BandView>,
+    /// Waits and attained service per program, if a fairness policy counts them.
+    pub programs: Option<BTreeMap<Arc<str>, Program>>,
     /// Requests and bytes queued.
     pub queued: (u64, u64),
     /// Requests and bytes that may be queued in all.

@@ -2,11 +2,14 @@
 
 use crate::metrics::{FloatGauge, Labels};
 use crate::router::View;
+use forebay_kernel::policy::Program;
 use forebay_kernel::{End, QueueOutcome};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// What the door counts for itself, at one instant.
 #[derive(Clone, Debug, Default)]
@@ -66,9 +69,13 @@ impl DoorView {
 }
 
 /// Gauges and counters that are views of the kernel.
-pub(crate) fn read_when_asked(view: &View, pool: &str) -> Registry {
+/// `fairness` bounds how many values a label of fairness ids takes.
+pub(crate) fn read_when_asked(view: &View, pool: &str, fairness: &dyn Fn(&str) -> String) -> Registry {
     let mut r = Registry::default();
     flow_gauges(&mut r, view, pool);
+    if let Some(programs) = &view.programs {
+        program_gauges(&mut r, programs, fairness);
+    }
     pool_gauges(&mut r, view, pool);
     own_metrics(&mut r, view);
     r
@@ -107,6 +114,52 @@ fn flow_gauges(r: &mut Registry, view: &View, pool: &str) {
             r.register(format!("{p}global_capacity_utilization_{what}"), "Used share of the global limit", g);
         }
     }
+}
+
+/// Those of program-aware fairness. Programs beyond the bound on label values are one together, but count
+/// one by one in Jain's index.
+fn program_gauges(
+    r: &mut Registry,
+    programs: &BTreeMap<Arc<str>, Program>,
+    fairness: &dyn Fn(&str) -> String,
+) {
+    let mut shown: BTreeMap<String, Program> = BTreeMap::new();
+    for (name, p) in programs {
+        let sum = shown.entry(fairness(name)).or_default();
+        sum.waits += p.waits;
+        sum.waited_ms += p.waited_ms;
+        sum.service += p.service;
+    }
+    let (waits, services): (Family<Labels, FloatGauge>, Family<Labels, FloatGauge>) = Default::default();
+    for (name, p) in shown {
+        let labels = vec![("program_id", name)];
+        if let Some(mean) = mean_wait(&p) {
+            waits.get_or_create(&labels).set(mean);
+        }
+        // llm-d-router's series begins with the first completion, too.
+        if p.service > 0.0 {
+            services.get_or_create(&labels).set(p.service);
+        }
+    }
+    let index = FloatGauge::default();
+    index.set(jain(programs.values().filter_map(mean_wait)));
+    let p = "llm_d_epp_program_aware_";
+    r.register(format!("{p}jains_fairness_index"), "Jain's index over the programs' mean waits", index);
+    r.register(format!("{p}avg_wait_time_milliseconds"), "Mean wait of a program's requests", waits);
+    r.register(format!("{p}attained_service_tokens"), "Attained service of a program, decayed", services);
+}
+
+/// Milliseconds; `None` before the first request has been sent on.
+fn mean_wait(p: &Program) -> Option<f64> {
+    (p.waits > 0).then(|| p.waited_ms as f64 / p.waits as f64)
+}
+
+/// Jain's fairness index: the square of the sum by n times the sum of squares, 1 if all are equal, 1/n if
+/// one has all. 1 for fewer than two values, or only zeros, as in llm-d-router.
+fn jain(values: impl Iterator<Item = f64>) -> f64 {
+    let (n, sum, squares) =
+        values.fold((0.0, 0.0, 0.0), |(n, sum, squares), x| (n + 1.0, sum + x, squares + x * x));
+    if n <= 1.0 || squares == 0.0 { 1.0 } else { sum * sum / (n * squares) }
 }
 
 /// Mean and population standard deviation.
@@ -216,4 +269,48 @@ fn own_metrics(r: &mut Registry, view: &View) {
     r.register("forebay_models", "Models that the endpoints list; -1 while some list is not known", models);
     r.register("forebay_ejections", "Endpoints taken out after a refusal or reset", counter(view.ejections));
     r.register("forebay_cycles", "Dispatch cycles executed", counter(view.cycles));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_index_is_one_for_equals_and_one_by_n_for_one_that_has_all() {
+        let index = |values: &[f64]| jain(values.iter().copied());
+        assert_eq!([index(&[]), index(&[7.0]), index(&[0.0, 0.0]), index(&[3.0, 3.0])], [1.0; 4]);
+        assert_eq!(index(&[8.0, 0.0, 0.0, 0.0]), 0.25);
+        // (1 + 3)^2 / (2 * (1 + 9))
+        assert_eq!(index(&[1.0, 3.0]), 0.8);
+    }
+
+    #[test]
+    fn programs_beyond_the_bound_share_a_series_but_not_their_place_in_the_index() {
+        let program = |waits, waited_ms, service| Program { waits, waited_ms, service };
+        let programs: BTreeMap<Arc<str>, Program> = [
+            ("a".into(), program(2, 20, 5.5)),
+            ("b".into(), program(1, 30, 0.0)),
+            ("c".into(), program(3, 10, 1.5)),
+            ("new".into(), program(0, 0, 0.0)),
+        ]
+        .into();
+        let mut r = Registry::default();
+        program_gauges(&mut r, &programs, &|id| if id == "a" { "a" } else { "other" }.to_owned());
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode_registry(&mut text, &r).unwrap();
+        let lines: Vec<&str> = text.lines().filter(|l| !l.starts_with('#')).collect();
+        // Means 10, 30 and 10/3 ms: (130/3)^2 / (3 * (100 + 900 + 100/9)).
+        assert_eq!(lines.len(), 5, "{lines:#?}");
+        let index: f64 = lines[0].rsplit(' ').next().unwrap().parse().unwrap();
+        assert!(lines[0].starts_with("llm_d_epp_program_aware_jains_fairness_index "), "{}", lines[0]);
+        assert!((index - 0.619_047_6).abs() < 1e-6, "{index}");
+        for line in [
+            "llm_d_epp_program_aware_avg_wait_time_milliseconds{program_id=\"a\"} 10.0",
+            "llm_d_epp_program_aware_avg_wait_time_milliseconds{program_id=\"other\"} 10.0",
+            "llm_d_epp_program_aware_attained_service_tokens{program_id=\"a\"} 5.5",
+            "llm_d_epp_program_aware_attained_service_tokens{program_id=\"other\"} 1.5",
+        ] {
+            assert!(lines.contains(&line), "{line}\n{lines:#?}");
+        }
+    }
 }

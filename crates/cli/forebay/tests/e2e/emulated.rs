@@ -1,6 +1,6 @@
 //! The emulated pool that `serve` starts by itself, and `serve` over `emulate` processes.
 
-use crate::process::{Process, until};
+use crate::process::{Process, Scratch, until};
 
 const CHAT: &str = r#"{"model":"qwen3-14b","messages":[{"role":"user","content":"Hello"}],"max_tokens":5"#;
 
@@ -124,4 +124,40 @@ async fn the_metrics_are_llm_d_routers() {
     for label in ["fairness_id", "priority", "inference_pool", "model_name", "target_model_name"] {
         assert!(labels.contains(&format!("{label}=\"")), "{labels}");
     }
+    assert!(!metrics.iter().any(|(k, _)| k.contains("program_aware")), "only with its policy");
+}
+
+const PROGRAMS: &str = "
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+featureGates: [flowControl]
+plugins:
+  - type: queue-scorer
+  - type: program-aware-fairness
+flowControl:
+  defaultPriorityBand: {fairnessPolicyRef: program-aware-fairness}
+";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn program_aware_fairness_tells_waits_and_service() {
+    let config = Scratch::new("programs.yaml", PROGRAMS);
+    let path = config.0.display().to_string();
+    let engine = Process::emulate(&[]).await;
+    let p = Process::serve(&["--access-log", "off", "--config", &path, "--endpoint", &engine.url()]).await;
+    p.ready().await;
+    let gauge = async |name: &str, program: Option<&str>| {
+        let labels = program.map_or(String::new(), |id| format!("{{program_id=\"{id}\"}}"));
+        let wanted = format!("llm_d_epp_program_aware_{name}{labels}");
+        p.metrics().await.iter().find(|(k, _)| **k == wanted).map(|(_, v)| *v)
+    };
+    assert_eq!(gauge("jains_fairness_index", None).await, Some(1.0));
+    assert_eq!(gauge("avg_wait_time_milliseconds", Some("a")).await, None);
+    let body = r#"{"model":"qwen3-14b","prompt":"Hello","max_tokens":3}"#;
+    let program = [("x-gateway-inference-fairness-id", "a")];
+    assert_eq!(p.post("/v1/completions", &program, body).await.status.as_u16(), 200);
+    until("all has ended", async || p.settled().await).await;
+    assert!(gauge("avg_wait_time_milliseconds", Some("a")).await.is_some());
+    // Twice the three output tokens, and the prompt; some of it may have decayed.
+    let service = gauge("attained_service_tokens", Some("a")).await;
+    assert!(service.is_some_and(|s| s > 6.0 && s < 20.0), "{service:?}");
 }

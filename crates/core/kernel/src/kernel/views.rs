@@ -4,11 +4,13 @@ use super::Kernel;
 use crate::effect::{Id, Ledgers};
 use crate::flow::{BandView, Queues};
 use crate::plan::Plan;
-use crate::policy::CycleFacts;
+use crate::policy::{CycleFacts, Program};
 use crate::pool::Pool;
 use crate::prefix::{self, PrefixIndex};
 use crate::saturation::StageSaturation;
 use forebay_base::Nanos;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 impl Kernel {
     /// When [`Kernel::wake`] has to be called next; `None` while nothing can happen by itself.
@@ -38,6 +40,12 @@ impl Kernel {
     /// The bands, highest priority first; none without flow control.
     pub fn bands(&self) -> impl Iterator<Item = BandView> + '_ {
         self.queues.iter().flat_map(Queues::views)
+    }
+
+    /// Waits and attained service per program, bands added up; `None` unless some band's fairness policy
+    /// counts programs. Allocates: for metrics.
+    pub fn programs(&self, now: Nanos) -> Option<BTreeMap<Arc<str>, Program>> {
+        self.queues.as_ref()?.programs(now)
     }
 
     /// Ceilings of the last executed cycle, in the order of [`Kernel::bands`]; the nominal one for a band

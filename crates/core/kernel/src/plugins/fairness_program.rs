@@ -7,7 +7,7 @@
 //! when a request finishes, and halves every `lasHalfLifeSeconds`. Formula and presets as in llm-d-router.
 
 use crate::plugin::{Bounds, Built, Descriptor, Kind, Param, ParamKind, Preset, Stability};
-use crate::policy::{Fairness, FairnessPolicy, HeadKey, Usage};
+use crate::policy::{self, Fairness, FairnessPolicy, HeadKey, Usage};
 use forebay_base::{Nanos, Span, math};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -105,15 +105,27 @@ const MAX_IDLE: usize = 65_536;
 /// Halvings after which the common scale is moved, well inside of what an f64 can hold.
 const RESCALE: f64 = 256.0;
 
-#[derive(Clone, Debug)]
-struct Program {
-    name: Arc<str>,
+/// What is remembered of a program while it has no flow, too.
+#[derive(Clone, Copy, Debug, Default)]
+struct Account {
     /// Attained service at the epoch's scale: times 2 for every half-life since the epoch. All services
     /// shrink alike, so on this scale none changes with time, and norm is the same.
     service: f64,
+    /// Requests sent to an endpoint.
+    waits: u64,
+    /// Whole milliseconds that they waited, together.
+    waited_ms: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Program {
+    name: Arc<str>,
+    account: Account,
     /// The last completion, or when the flow was opened.
     used: Nanos,
     head: Option<HeadKey>,
+    /// Since when the head waited that is on its way to an endpoint.
+    taken: Option<Nanos>,
     /// Place in the list of those with something queued.
     place: usize,
 }
@@ -128,31 +140,31 @@ struct Programs {
     idle: Idle,
 }
 
-/// Services of programs whose flow was forgotten.
+/// Accounts of programs whose flow was forgotten.
 #[derive(Clone, Debug, Default)]
 struct Idle {
-    /// By name: service, last use, number of the entry in `order`.
-    services: BTreeMap<Arc<str>, (f64, Nanos, u64)>,
+    /// By name: account, last use, number of the entry in `order`.
+    accounts: BTreeMap<Arc<str>, (Account, Nanos, u64)>,
     order: VecDeque<(u64, Arc<str>)>,
     entries: u64,
 }
 
 impl Idle {
-    fn put(&mut self, name: Arc<str>, service: f64, used: Nanos) {
+    fn put(&mut self, name: Arc<str>, account: Account, used: Nanos) {
         self.entries += 1;
-        self.services.insert(name.clone(), (service, used, self.entries));
+        self.accounts.insert(name.clone(), (account, used, self.entries));
         self.order.push_back((self.entries, name));
     }
 
     /// Forgets what is too old or too much.
     fn trim(&mut self, now: Nanos, ttl: Span) {
         while let Some((n, name)) = self.order.front() {
-            let current = self.services.get(name).filter(|s| s.2 == *n);
+            let current = self.accounts.get(name).filter(|s| s.2 == *n);
             if current.is_some_and(|s| now.since(s.1) <= ttl) && self.order.len() <= MAX_IDLE {
                 return;
             }
             if current.is_some() {
-                self.services.remove(name);
+                self.accounts.remove(name);
             }
             self.order.pop_front();
         }
@@ -172,10 +184,10 @@ impl Programs {
         let shrink = math::pow(2.0, -halvings);
         self.epoch = now;
         for p in self.flows.iter_mut().flatten() {
-            p.service *= shrink;
+            p.account.service *= shrink;
         }
-        for s in self.idle.services.values_mut() {
-            s.0 *= shrink;
+        for a in self.idle.accounts.values_mut() {
+            a.0.service *= shrink;
         }
         1.0
     }
@@ -208,19 +220,24 @@ impl Range {
 }
 
 /// Whole milliseconds.
+fn whole_ms(span: Span) -> u64 {
+    span.0 / 1_000_000
+}
+
 fn waited(now: Nanos, head: HeadKey) -> f64 {
-    (now.since(head.since).0 / 1_000_000) as f64
+    whole_ms(now.since(head.since)) as f64
 }
 
 impl Fairness for Programs {
     fn opened(&mut self, now: Nanos, flow: u32, name: &Arc<str>) {
         self.idle.trim(now, self.settings.ttl);
-        let service = self.idle.services.remove(name);
-        let service = service.filter(|s| now.since(s.1) <= self.settings.ttl).map_or(0.0, |s| s.0);
+        let account = self.idle.accounts.remove(name);
+        let account = account.filter(|a| now.since(a.1) <= self.settings.ttl).map(|a| a.0);
         if flow as usize >= self.flows.len() {
             self.flows.resize(flow as usize + 1, None);
         }
-        let program = Program { name: name.clone(), service, used: now, head: None, place: 0 };
+        let account = account.unwrap_or_default();
+        let program = Program { name: name.clone(), account, used: now, head: None, taken: None, place: 0 };
         self.flows[flow as usize] = Some(program);
     }
     fn head_changed(&mut self, flow: u32, head: HeadKey) {
@@ -246,31 +263,63 @@ impl Fairness for Programs {
     }
     fn closed(&mut self, now: Nanos, flow: u32) {
         let Some(p) = self.flows.get_mut(flow as usize).and_then(Option::take) else { return };
-        if p.service > 0.0 {
-            self.idle.put(p.name, p.service, p.used);
+        if p.account.service > 0.0 || p.account.waits > 0 {
+            self.idle.put(p.name, p.account, p.used);
         }
         self.idle.trim(now, self.settings.ttl);
     }
     fn pick(&self, now: Nanos) -> Option<u32> {
         let (mut service, mut wait) = (Range::NONE, Range::NONE);
         for (_, p, head) in self.heads() {
-            service = service.with(p.service);
+            service = service.with(p.account.service);
             wait = wait.with(waited(now, head));
         }
         let score = |p: &Program, head: HeadKey| {
-            self.settings.service * (1.0 - service.norm(p.service))
+            self.settings.service * (1.0 - service.norm(p.account.service))
                 + self.settings.wait * wait.norm(waited(now, head))
         };
         let scored = self.heads().map(|(flow, p, head)| (score(p, head), head, flow));
         scored.max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1))).map(|(_, _, flow)| flow)
     }
+    fn taken(&mut self, flow: u32) {
+        if let Some(p) = self.get_mut(flow) {
+            p.taken = p.head.map(|h| h.since);
+        }
+    }
+    fn dispatched(&mut self, now: Nanos, flow: u32, _input: u64) {
+        let Some(p) = self.get_mut(flow) else { return };
+        if let Some(since) = p.taken.take() {
+            p.account.waits += 1;
+            p.account.waited_ms += whole_ms(now.since(since));
+        }
+    }
     fn finished(&mut self, now: Nanos, flow: u32, usage: Usage) {
         let scale = self.scale(now);
         let cost = f64::from(usage.prompt.unwrap_or(0)) + 2.0 * f64::from(usage.completion.unwrap_or(0));
         if let Some(p) = self.get_mut(flow) {
-            p.service += cost * scale;
+            p.account.service += cost * scale;
             p.used = now;
         }
+    }
+    fn programs(&self, now: Nanos, tell: &mut dyn FnMut(&Arc<str>, policy::Program)) -> bool {
+        let halvings = match self.settings.half_life {
+            0.0 => 0.0,
+            half_life => now.since(self.epoch).as_secs_f64() / half_life,
+        };
+        let now_counts = math::pow(2.0, -halvings);
+        let mut told = |name: &Arc<str>, a: Account| {
+            let (waits, waited_ms) = (a.waits, a.waited_ms);
+            tell(name, policy::Program { waits, waited_ms, service: a.service * now_counts });
+        };
+        for p in self.flows.iter().flatten() {
+            told(&p.name, p.account);
+        }
+        for (name, (account, used, _)) in &self.idle.accounts {
+            if now.since(*used) <= self.settings.ttl {
+                told(name, *account);
+            }
+        }
+        true
     }
     fn fork(&self) -> Box<dyn Fairness> {
         Box::new(self.clone())
@@ -370,14 +419,47 @@ mod tests {
         }
     }
 
+    fn told(p: &dyn Fairness, now: Nanos) -> Vec<(String, u64, u64, f64)> {
+        let mut all = Vec::new();
+        let counts =
+            p.programs(now, &mut |name, c| all.push((name.to_string(), c.waits, c.waited_ms, c.service)));
+        assert!(counts);
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        all
+    }
+
+    #[test]
+    fn waits_and_service_are_told_as_they_count_now() {
+        let mut p = start(&[]);
+        p.opened(at(0), 0, &"a".into());
+        p.opened(at(0), 1, &"b".into());
+        assert_eq!(told(&*p, at(0)), [("a".into(), 0, 0, 0.0), ("b".into(), 0, 0, 0.0)]);
+        // Two requests of a wait 10.9 and 30 ms; a head that is taken and refused does not count.
+        for (number, since, sent) in
+            [(0, 0, Some(10_900_000)), (1, 5_000_000, Some(35_000_000)), (2, 0, None)]
+        {
+            queue(&mut p, 0, number, Nanos(since));
+            p.taken(0);
+            p.emptied(0);
+            if let Some(sent) = sent {
+                p.dispatched(Nanos(sent), 0, 100);
+            }
+        }
+        p.finished(at(60_000), 0, used(100, 50));
+        // A half-life later; the flow's end loses nothing before the time to live.
+        p.closed(at(120_000), 0);
+        assert_eq!(told(&*p, at(120_000)), [("a".into(), 2, 40, 100.0), ("b".into(), 0, 0, 0.0)]);
+        assert_eq!(told(&*p, at(3_660_001)), [("b".into(), 0, 0, 0.0)]);
+    }
+
     #[test]
     fn what_is_remembered_is_bounded() {
         let mut idle = Idle::default();
         for i in 0..MAX_IDLE + 10 {
-            idle.put(format!("{i}").into(), 1.0, at(0));
+            idle.put(format!("{i}").into(), Account::default(), at(0));
             idle.trim(at(0), Span::FOREVER);
         }
-        assert_eq!((idle.services.len(), idle.order.len()), (MAX_IDLE, MAX_IDLE));
-        assert!(!idle.services.contains_key("9") && idle.services.contains_key("10"));
+        assert_eq!((idle.accounts.len(), idle.order.len()), (MAX_IDLE, MAX_IDLE));
+        assert!(!idle.accounts.contains_key("9") && idle.accounts.contains_key("10"));
     }
 }

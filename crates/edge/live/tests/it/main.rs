@@ -349,3 +349,28 @@ async fn a_panic_in_the_kernel_answers_what_waits_and_refuses_the_rest() {
     running.finished(Usage::default());
     r.broken().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn programs_are_added_up_over_bands() {
+    let r = router(
+        "
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+featureGates: [flowControl]
+plugins:
+  - type: queue-scorer
+  - type: program-aware-fairness
+  - type: utilization-detector
+    parameters: {metricsStalenessThreshold: 1h}
+flowControl:
+  defaultPriorityBand: {fairnessPolicyRef: program-aware-fairness}
+",
+    );
+    with_endpoint(&r, 0.0);
+    for priority in [100, -50] {
+        r.enter(ask(priority), &series(&r)).await.unwrap().finished(Usage::default());
+    }
+    let programs = r.view().unwrap().programs.unwrap();
+    assert_eq!(programs.iter().map(|(name, p)| (&**name, p.waits)).collect::<Vec<_>>(), [("f", 2)]);
+    assert!(router(FLOW).view().unwrap().programs.is_none());
+}
