@@ -13,6 +13,7 @@ pub mod metrics;
 pub mod models;
 pub mod plugins;
 mod rate;
+pub mod recording;
 pub mod router;
 pub mod scrape;
 mod ticket;

@@ -31,6 +31,8 @@ const MAX_BYTES: usize = 4 << 20;
 pub struct Models {
     /// All models of all endpoints; `None` while some endpoint's list is not known.
     all: RwLock<Option<Arc<HashSet<String>>>>,
+    /// Those that some endpoint lists as an adapter of another model.
+    adapters: RwLock<Arc<HashSet<String>>>,
     wanted: Notify,
 }
 
@@ -42,6 +44,11 @@ impl Models {
             self.wanted.notify_one();
         }
         nobody
+    }
+
+    /// Whether some endpoint lists the model as an adapter (LoRA).
+    pub fn is_adapter(&self, model: &str) -> bool {
+        self.adapters.read().contains(model)
     }
 
     /// How many different models there are; `None` while some list is not known.
@@ -111,6 +118,8 @@ pub async fn run(router: Arc<Router>, client: Arc<Client>) {
         let complete = !now.is_empty() && now.iter().all(|u| lists.contains_key(&u.id));
         let union = || lists.values().flat_map(|s| s.all.iter().cloned()).collect();
         router.models().set(complete.then(union));
+        let adapters = lists.values().flat_map(|s| s.all.difference(&s.base).cloned()).collect();
+        *router.models().adapters.write() = Arc::new(adapters);
         tell_mix(&now, &lists, &mut told);
         let pause = if complete { EVERY } else { SOON };
         tokio::select! {

@@ -1,6 +1,7 @@
 //! Metrics that are read when they are asked for: views of the kernel and of the door.
 
 use crate::metrics::{FloatGauge, Labels};
+use crate::recording::RecordView;
 use crate::router::View;
 use forebay_kernel::policy::Program;
 use forebay_kernel::{End, QueueOutcome};
@@ -28,6 +29,8 @@ pub struct DoorView {
     pub retries: u64,
     /// Access log lines that the file did not keep up with.
     pub dropped_lines: u64,
+    /// The recording, if there is one.
+    pub recording: Option<RecordView>,
     /// Bytes of request bodies held, and the most that may be.
     pub buffered: (u64, u64),
     /// Open client connections, and the most that may be.
@@ -60,6 +63,21 @@ impl DoorView {
         r.register("retries", "Requests tried again at another endpoint", counter(self.retries));
         let lines = counter(self.dropped_lines);
         r.register("access_log_dropped_lines", "Access log lines that the file did not keep up with", lines);
+        if let Some(v) = &self.recording {
+            r.register("record_rows", "Requests in the recording's files", counter(v.written));
+            r.register("record_bytes", "Bytes written to the recording's files", counter(v.bytes));
+            let dropped: Family<Labels, Counter> = Family::default();
+            for (reason, n) in [("queue", v.no_room), ("disk", v.no_disk)] {
+                dropped.get_or_create(&vec![("reason", reason.to_owned())]).inc_by(n);
+            }
+            r.register(
+                "record_dropped_rows",
+                "Requests missing from the recording: its queue was full, or the disk refused",
+                dropped,
+            );
+            r.register("record_removed_files", "Files removed to keep its bound", counter(v.removed));
+            r.register("record_stopped", "1 while the disk refuses", gauge(u64::from(v.stopped)));
+        }
         r.register("buffered_bytes", "Bytes of request bodies held", gauge(self.buffered.0));
         r.register("buffered_bytes_limit", "The most that may be held", gauge(self.buffered.1));
         r.register("client_connections", "Open client connections", gauge(self.connections.0));

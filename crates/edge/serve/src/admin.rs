@@ -59,6 +59,7 @@ impl Door {
             panics: read(&self.counts.panics),
             retries: read(&self.counts.retries),
             dropped_lines: self.log.dropped(),
+            recording: self.recorder.as_ref().map(forebay_live::recording::Recorder::view),
             buffered: (self.budget.used(), self.budget.max()),
             connections: (self.connections.count() as u64, self.max_connections as u64),
             draining: self.draining.load(Ordering::Acquire),

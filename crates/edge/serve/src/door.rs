@@ -13,6 +13,7 @@ use crate::refuse::Refusing;
 use bytes::Bytes;
 use forebay_config::RetryOn;
 use forebay_kernel::{Ask, prefix};
+use forebay_live::recording::Recorder;
 use forebay_live::{Router, Upstream};
 use forebay_net::{
     Body, Budget, Client, CollectError, CollectLimits, Held, Incoming, Open, SendError, Stage, UpstreamBody,
@@ -87,6 +88,7 @@ pub(crate) struct Door {
     pub(crate) client: Client,
     pub(crate) identities: Identities,
     pub(crate) log: AccessLog,
+    pub(crate) recorder: Option<Recorder>,
     pub(crate) counts: Counts,
     pub(crate) budget: Arc<Budget>,
     pub(crate) connections: Open,
@@ -248,6 +250,9 @@ impl Door {
 
         // Hashing a long prompt takes longer than all else: it happens here, outside of the kernel's lock.
         let (prefix, block_tokens) = self.hash(&peeked, &who.target);
+        if self.recorder.is_some() && api.generates() {
+            flight.draft = Some(self.draft(&peeked, &who, (&prefix, block_tokens)));
+        }
         let ask = Ask {
             flow: &who.flow,
             priority: who.priority,
@@ -268,7 +273,9 @@ impl Door {
             (ask.prompt_tokens, name_map(&who, api), rewritten(&body, &peeked, &who));
         drop(peeked);
         let entered = self.router.enter(ask, &series).await;
-        self.router.metrics().processed(flight.started.elapsed());
+        let decided = flight.started.elapsed();
+        flight.decided = Some(decided);
+        self.router.metrics().processed(decided);
         let ticket = entered.map_err(|refused| {
             if let forebay_live::Refused::By { waited, .. } = refused {
                 flight.record.queue_ms = Some(waited.as_millis_f64());
@@ -322,7 +329,7 @@ impl Door {
     ) -> Result<(Response<UpstreamBody>, Arc<Upstream>), Failing> {
         let mut may_retry = true;
         loop {
-            if self.log.is_on() {
+            if self.log.is_on() || flight.draft.is_some() {
                 flight.record.endpoint.clone_from(&upstream.authority);
             }
             let error = match self.client.send(&upstream.authority, outgoing.request(body.clone())).await {

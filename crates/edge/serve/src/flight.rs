@@ -2,7 +2,9 @@
 
 use crate::door::Door;
 use crate::record::Record;
+use crate::recorded::completed;
 use crate::refuse::Refusing;
+use forebay_live::recording::Ended;
 use forebay_live::{Completed, Series, Ticket};
 use forebay_wire::Usage;
 use http::StatusCode;
@@ -17,13 +19,26 @@ pub(crate) struct Flight {
     pub(crate) record: Record,
     pub(crate) series: Option<Arc<Series>>,
     pub(crate) ticket: Option<Ticket>,
+    /// What its row in the recording says so far.
+    pub(crate) draft: Option<Box<Ended>>,
+    /// When the kernel had decided on it.
+    pub(crate) decided: Option<Duration>,
     ttft: Option<Duration>,
 }
 
 impl Flight {
     pub(crate) fn new(door: Arc<Door>, record: Record) -> Flight {
         door.counts.accept();
-        Flight { door, started: Instant::now(), record, series: None, ticket: None, ttft: None }
+        Flight {
+            door,
+            started: Instant::now(),
+            record,
+            series: None,
+            ticket: None,
+            draft: None,
+            decided: None,
+            ttft: None,
+        }
     }
 
     /// The first output has come.
@@ -134,11 +149,21 @@ impl Drop for Flight {
             self.panicked();
         }
         let ms = |d: Duration| (d.as_secs_f64() * 1e6).round() / 1e3;
+        let total = self.started.elapsed();
         self.record.ttft_ms = self.ttft.map(ms);
-        self.record.total_ms = ms(self.started.elapsed());
+        self.record.total_ms = ms(total);
         // The ticket goes first: the place is free before the line says so.
         drop(self.ticket.take());
         self.door.counts.end(self.record.end);
         self.door.log.write(&self.record);
+        if let (Some(draft), Some(recorder)) = (self.draft.take(), &self.door.recorder) {
+            recorder.push(completed(
+                draft,
+                &self.record,
+                recorder.at(self.started),
+                [self.decided, self.ttft],
+                total,
+            ));
+        }
     }
 }

@@ -8,6 +8,7 @@ mod flight;
 mod identity;
 mod reads;
 mod record;
+mod recorded;
 mod refuse;
 
 pub use door::{DoorOptions, Parsers};
@@ -18,6 +19,7 @@ use door::Door;
 use forebay_config::{Config, Manifests};
 use forebay_live::Router;
 use forebay_live::lines::Lines;
+use forebay_live::recording::Recorder;
 use forebay_net::{Budget, Client, ClientOptions, Listener, ServerOptions};
 use identity::Identities;
 use record::AccessLog;
@@ -61,6 +63,8 @@ pub struct ServeOptions {
     pub access_log: Option<Lines>,
     /// The share of finished requests that get their line, 0 to 1; all others always do.
     pub access_log_sample: f64,
+    /// Gets a row per request for inference, if traffic is recorded.
+    pub recorder: Option<Recorder>,
     /// From the stop signal, how long the front port goes on accepting while it says that it is not
     /// ready, so that load balancers can notice.
     pub stop_delay: Duration,
@@ -92,6 +96,7 @@ impl Server {
             client: Client::new(options.client),
             identities: Identities::new(options.manifests, options.seed),
             log: AccessLog::new(options.access_log, options.access_log_sample, options.seed),
+            recorder: options.recorder,
             counts: Counts::default(),
             budget: Budget::new(options.door.max_buffered_bytes),
             connections: front.open(),

@@ -147,7 +147,7 @@ fn rfc3339<S: Serializer>(time: &SystemTime, s: S) -> Result<S::Ok, S::Error> {
     s.collect_str(&humantime::format_rfc3339_millis(*time))
 }
 
-fn cut(text: &str) -> Cow<'_, str> {
+pub(crate) fn cut(text: &str) -> Cow<'_, str> {
     if text.len() <= MAX_TEXT {
         return Cow::Borrowed(text);
     }

@@ -6,6 +6,7 @@
 
 pub mod files;
 pub mod histogram;
+pub mod recording;
 mod row;
 pub mod stats;
 mod zstd;

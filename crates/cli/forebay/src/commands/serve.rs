@@ -4,7 +4,7 @@ use crate::catalogue::catalogue;
 use crate::front::{self, Front};
 use crate::input::{self, Loaded, StabilityFlags, Unusable};
 use crate::runtime::{block_on, log_to_stderr, stop_signal};
-use crate::values::{EndpointUrl, duration, endpoint, resolve, share};
+use crate::values::{EndpointUrl, duration, endpoint, quantity, resolve, share};
 use anyhow::Context;
 use clap::Args;
 use forebay_config::{DEFAULT_CONFIG, Manifests, ProxyConfig, load};
@@ -15,6 +15,7 @@ use forebay_kernel::journal::Journal;
 use forebay_live::discovery::FileDiscovery;
 use forebay_live::engines::Engines;
 use forebay_live::lines::{self, LinesWriter};
+use forebay_live::recording::{self, Folder, Key, RecordOptions, RecordWriter, Recorder};
 use forebay_live::scrape::{self, ScrapeOptions};
 use forebay_live::{Clock, Options, Router, journal, models};
 use forebay_net::{Client, ClientOptions, CollectLimits, ServerOptions};
@@ -86,12 +87,62 @@ pub(crate) struct Serve {
     /// Write every input and decision of the kernel here, for `forebay replay`
     #[arg(long, value_name = "FILE", help_heading = "Observation")]
     decision_log: Option<PathBuf>,
+    #[command(flatten)]
+    recording: Recording,
     /// Log filter, on stderr
     #[arg(long, value_name = "FILTER", default_value = "info", help_heading = "Observation")]
     log: String,
     /// Seed of all draws; random if not given
     #[arg(long, value_name = "N", help_heading = "Observation")]
     seed: Option<u64>,
+}
+
+/// Recording of traffic.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Observation")]
+struct Recording {
+    /// Record what a replay needs of each request into this folder, never prompt text
+    #[arg(long, value_name = "DIR")]
+    record: Option<PathBuf>,
+    /// Key of the prompt hashes, 32 hex digits; a new one each time if absent
+    #[arg(long, value_name = "FILE", requires = "record")]
+    record_key: Option<PathBuf>,
+    /// Bytes of one file of the recording
+    #[arg(long, value_name = "SIZE", default_value = "64Mi", value_parser = quantity)]
+    record_max_file: u64,
+    /// Bytes of all recordings in the folder; the oldest files go first
+    #[arg(long, value_name = "SIZE", default_value = "4Gi", value_parser = quantity)]
+    record_max_total: u64,
+}
+
+/// After the disk has refused, the time until the recording tries again.
+const RECORD_RETRY: Duration = Duration::from_secs(10);
+
+impl Recording {
+    fn start(&self) -> anyhow::Result<(Option<Recorder>, Option<RecordWriter>)> {
+        let Some(dir) = &self.record else { return Ok((None, None)) };
+        if self.record_max_total / 2 < self.record_max_file {
+            let message = "--record-max-total: expected at least twice --record-max-file";
+            return Err(Unusable(message.to_owned()).into());
+        }
+        let key = match &self.record_key {
+            None => Key::random().context("--record: the system gives no key")?,
+            Some(path) => {
+                let (text, name) = input::text(path)?;
+                Key::read(&text).map_err(|e| Unusable(format!("{name}: {e}")))?
+            }
+        };
+        let options = RecordOptions {
+            key,
+            max_file: self.record_max_file,
+            max_total: self.record_max_total,
+            retry_after: RECORD_RETRY,
+        };
+        let started = std::fs::create_dir_all(dir)
+            .and_then(|()| recording::start(Box::new(Folder(dir.clone())), options));
+        let (recorder, writer) = started.with_context(|| format!("--record {}", dir.display()))?;
+        Ok((Some(recorder), Some(writer)))
+    }
 }
 
 impl Serve {
@@ -163,7 +214,9 @@ impl Serve {
             }
         }
         let (access_log, access_writer) = self.access_log()?;
+        let (recorder, record_writer) = self.recording.start()?;
         let options = self.serve_options(&router, &config, manifests, seed, emulated, access_log);
+        let options = ServeOptions { recorder, ..options };
         let server = Server::bind(&self.listen, &self.admin_listen, options).await?;
         // Of its own, so that what it learns of an endpoint it learns from its own connections.
         let observer = Arc::new(Client::new(ClientOptions { max_idle: 2, ..ClientOptions::default() }));
@@ -186,7 +239,7 @@ impl Serve {
         scraping.abort();
         comparing.abort();
         router.end_journal();
-        drop((journal_writer, access_writer));
+        drop((journal_writer, access_writer, record_writer));
         Ok(if router.is_broken() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 
@@ -274,6 +327,7 @@ impl Serve {
                 ..ClientOptions::default()
             },
             access_log,
+            recorder: None,
             access_log_sample: self.access_log_sample,
             stop_delay: proxy.shutdown_delay.to_std(),
         }

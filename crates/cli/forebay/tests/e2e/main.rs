@@ -7,5 +7,6 @@ mod leaving;
 mod process;
 mod proxying;
 mod queueing;
+mod recording;
 mod starting;
 mod upstream;
