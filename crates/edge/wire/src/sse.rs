@@ -31,6 +31,19 @@ pub struct Report {
     pub skipped: u64,
 }
 
+/// A whole event, as it is told while it passes by.
+#[derive(Clone, Copy, Debug)]
+pub struct Passing<'a> {
+    /// Its data.
+    pub data: &'a [u8],
+    /// Whether it carries output, reasoning included.
+    pub content: bool,
+    /// Whether it carries output that is no reasoning.
+    pub output: bool,
+    /// The usage so far, if this event tells it.
+    pub usage: Option<Usage>,
+}
+
 /// The incremental scanner.
 #[derive(Clone, Debug)]
 pub struct Scanner {
@@ -72,7 +85,12 @@ impl Scanner {
 
     /// Looks at the next slice of the stream; gives the number of content-bearing events that it completed, so that
     /// the first non-zero answer marks the first token.
-    pub fn feed(&mut self, mut bytes: &[u8]) -> u64 {
+    pub fn feed(&mut self, bytes: &[u8]) -> u64 {
+        self.feed_each(bytes, &mut |_| ())
+    }
+
+    /// As [`Scanner::feed`], and calls `each` with every event that is complete now.
+    pub fn feed_each(&mut self, mut bytes: &[u8], each: &mut dyn FnMut(Passing<'_>)) -> u64 {
         let before = self.report.content_events;
         if self.after_cr && !bytes.is_empty() {
             self.after_cr = false;
@@ -86,11 +104,11 @@ impl Scanner {
                 rest = rest.strip_prefix(b"\n").unwrap_or(rest);
             }
             if self.line.is_empty() && !self.line_too_long {
-                self.end_line(line);
+                self.end_line(line, each);
             } else {
                 self.keep(line);
                 let mut whole = std::mem::take(&mut self.line);
-                self.end_line(&whole);
+                self.end_line(&whole, each);
                 whole.clear();
                 self.line = whole;
             }
@@ -102,12 +120,17 @@ impl Scanner {
 
     /// The end of the stream: an event without its closing blank line still counts.
     pub fn finish(&mut self) -> u64 {
+        self.finish_each(&mut |_| ())
+    }
+
+    /// As [`Scanner::finish`], and calls `each` with the event that is complete now.
+    pub fn finish_each(&mut self, each: &mut dyn FnMut(Passing<'_>)) -> u64 {
         let before = self.report.content_events;
         if !self.line.is_empty() || self.line_too_long {
             let whole = std::mem::take(&mut self.line);
-            self.end_line(&whole);
+            self.end_line(&whole, each);
         }
-        self.end_event();
+        self.end_event(each);
         self.report.content_events - before
     }
 
@@ -126,7 +149,7 @@ impl Scanner {
         }
     }
 
-    fn end_line(&mut self, mut line: &[u8]) {
+    fn end_line(&mut self, mut line: &[u8], each: &mut dyn FnMut(Passing<'_>)) {
         let first = std::mem::take(&mut self.first_line);
         if std::mem::take(&mut self.line_too_long) || line.len() > self.cap {
             self.too_long = true;
@@ -136,7 +159,7 @@ impl Scanner {
             line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
         }
         if line.is_empty() {
-            return self.end_event();
+            return self.end_event(each);
         }
         let Some(value) = line.strip_prefix(b"data") else {
             return;
@@ -158,40 +181,43 @@ impl Scanner {
         self.data.extend_from_slice(value);
     }
 
-    fn end_event(&mut self) {
+    fn end_event(&mut self, each: &mut dyn FnMut(Passing<'_>)) {
         if std::mem::take(&mut self.too_long) {
             self.report.skipped += 1;
         } else if self.has_data {
             let data = std::mem::take(&mut self.data);
-            self.event(&data);
+            each(self.event(&data));
             self.data = data;
         }
         self.has_data = false;
         self.data.clear();
     }
 
-    fn event(&mut self, data: &[u8]) {
+    fn event<'d>(&mut self, data: &'d [u8]) -> Passing<'d> {
+        let mut passing = Passing { data, content: false, output: false, usage: None };
         if data == b"[DONE]" {
             self.report.done = true;
-            return;
-        }
-        if is_plain_content(data) {
+        } else if is_plain_content(data) {
             self.report.content_events += 1;
-            return;
+            (passing.content, passing.output) = (true, true);
+        } else if let Ok(text) = std::str::from_utf8(data) {
+            self.parse(text, &mut passing);
         }
-        let Ok(text) = std::str::from_utf8(data) else {
-            return;
-        };
-        self.parse(text);
+        passing
     }
 
-    fn parse(&mut self, text: &str) {
+    fn parse(&mut self, text: &str, passing: &mut Passing<'_>) {
         let mut event = Event::default();
         let mut json = serde_json::Deserializer::from_str(text);
         if Object(&mut event).deserialize(&mut json).is_err() {
             return;
         }
+        let (before, output) = (self.report.content_events, event.output);
+        let told = event.usage.is_some() || event.inner_usage.is_some();
         self.take(event);
+        passing.content = self.report.content_events > before;
+        passing.output = passing.content && output;
+        passing.usage = self.report.usage.filter(|_| told);
     }
 
     fn take(&mut self, event: Event) {
@@ -273,6 +299,8 @@ struct Event {
     inner_usage: Option<Usage>,
     choice_content: bool,
     delta_content: bool,
+    /// Some of the content is no reasoning.
+    output: bool,
     error: bool,
     finish_reason: Option<String>,
 }
@@ -289,8 +317,9 @@ impl<'de> Fields<'de> for Event {
             // A string in the responses API, an object in Anthropic's.
             "delta" => {
                 let mut delta = Delta::default();
-                delta.content |= entry.seed(StringOr(&mut delta))?;
-                self.delta_content |= delta.content;
+                let text = entry.seed(StringOr(&mut delta))?;
+                self.delta_content |= delta.content || text;
+                self.output |= delta.output || text;
                 self.finish_reason = delta.stop_reason.or(self.finish_reason.take());
             }
             "error" => self.error |= entry.read::<Loose>()? != Loose::Null,
@@ -316,14 +345,19 @@ impl<'de> Fields<'de> for Inner<'_> {
 #[derive(Default)]
 struct Delta {
     content: bool,
+    output: bool,
     stop_reason: Option<String>,
 }
 
 impl<'de> Fields<'de> for Delta {
     fn field<M: MapAccess<'de>>(&mut self, key: &str, entry: Entry<'_, M>) -> Result<(), M::Error> {
         match key {
-            "content" | "reasoning_content" | "reasoning" | "tool_calls" | "function_call" | "refusal"
-            | "audio" | "text" | "thinking" | "partial_json" => self.content |= entry.read::<Payload>()?.0,
+            "content" | "tool_calls" | "function_call" | "refusal" | "audio" | "text" | "partial_json" => {
+                let some = entry.read::<Payload>()?.0;
+                self.content |= some;
+                self.output |= some;
+            }
+            "reasoning_content" | "reasoning" | "thinking" => self.content |= entry.read::<Payload>()?.0,
             "stop_reason" => self.stop_reason = entry.read::<Loose>()?.string().map(Into::into),
             _ => entry.skip()?,
         }
@@ -395,8 +429,13 @@ impl<'de> Fields<'de> for Choice<'_> {
                 let mut delta = Delta::default();
                 entry.seed(Object(&mut delta))?;
                 self.0.choice_content |= delta.content;
+                self.0.output |= delta.output;
             }
-            "text" => self.0.choice_content |= entry.read::<Payload>()?.0,
+            "text" => {
+                let some = entry.read::<Payload>()?.0;
+                self.0.choice_content |= some;
+                self.0.output |= some;
+            }
             // With token ids, a token counts even when its bytes complete no character yet.
             "token_ids" => self.0.choice_content |= entry.read::<Items>()?.0,
             "finish_reason" => {

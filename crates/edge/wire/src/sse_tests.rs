@@ -114,6 +114,31 @@ fn feed_tells_when_content_is_complete() {
 }
 
 #[test]
+fn each_event_is_told_with_what_it_carries() {
+    let mut told = Vec::new();
+    let mut scanner = Scanner::default();
+    let mut each = |e: Passing<'_>| told.push((e.content, e.output, e.usage.and_then(|u| u.completion)));
+    for byte in CHAT.as_bytes().chunks(1) {
+        scanner.feed_each(byte, &mut each);
+    }
+    scanner.finish_each(&mut each);
+    let expected = [(false, false), (true, false), (true, false), (false, false), (true, true), (true, true)];
+    let expected: Vec<_> = expected.iter().chain(&[(false, false); 2]).map(|(c, o)| (*c, *o, None)).collect();
+    assert_eq!(told, expected);
+    let mut told = Vec::new();
+    Scanner::default().feed_each(COMPLETIONS.as_bytes(), &mut |e| {
+        told.push((e.content, e.output, e.usage.and_then(|u| u.completion), e.data.len() > 2));
+    });
+    let expected = [
+        (true, true, Some(1), true),
+        (true, true, Some(2), true),
+        (false, false, Some(2), true),
+        (false, false, None, true),
+    ];
+    assert_eq!(told, expected);
+}
+
+#[test]
 fn a_long_event_is_skipped_and_the_next_one_read() {
     let long = format!("data: {{\"choices\":[{{\"text\":\"{}\"}}]}}\n\n", "x".repeat(300));
     for step in [1, 7, 100, 1000] {
@@ -179,7 +204,10 @@ proptest! {
         let data = serde_json::json!({"choices": choices, "usage": usage}).to_string();
         if is_plain_content(data.as_bytes()) {
             let mut scanner = Scanner::default();
-            scanner.parse(&data);
+            scanner.parse(
+                &data,
+                &mut Passing { data: data.as_bytes(), content: false, output: false, usage: None },
+            );
             prop_assert_eq!(scanner.report(), &Report { content_events: 1, ..Report::default() });
         } else {
             prop_assert!(finish.is_some() || usage.is_some() || texts.iter().any(|(_, text)| text.is_empty()));

@@ -230,7 +230,7 @@ fn class(
 fn of_rows(metric: Metric, rows: &[&Row]) -> Figures {
     let mut samples = Samples::new();
     for r in rows {
-        if metric == Metric::Tpot && r.is_finished() && r.output_tokens < 2 {
+        if metric == Metric::Tpot && r.came_at_once() {
             continue;
         }
         samples.push(metric.of(r).map(|v| v.0));

@@ -5,8 +5,9 @@
 //! format. For compressed files hand in [`crate::Compressed`], and read
 //! [`crate::decompressed`].
 
-use crate::row::{End, Row};
-use forebay_base::{Diagnostic, Diagnostics, Nanos, Position};
+use crate::live::{Counted, Live, Record};
+use crate::row::{End, Row, reason_named};
+use forebay_base::{Diagnostic, Diagnostics, Nanos, Position, Span};
 use std::fmt::Write as _;
 use std::io::{self, BufRead, Write};
 
@@ -32,6 +33,24 @@ pub const COLUMNS: [&str; 18] = [
     "recomputed_tokens",
 ];
 
+/// Columns that follow in files of live runs. Other files need not have them.
+pub const LIVE_COLUMNS: [&str; 14] = [
+    "attempt",
+    "session",
+    "sent_ns",
+    "first_byte_ns",
+    "first_output_ns",
+    "closed_ns",
+    "asked_prompt_tokens",
+    "asked_output_tokens",
+    "first_tokens",
+    "chunks",
+    "longest_gap_ns",
+    "counted",
+    "status",
+    "error",
+];
+
 /// The first line of a JSON Lines file.
 pub const JSONL_HEADER: &str = "{\"format\":\"forebay-records\",\"version\":1}";
 
@@ -50,28 +69,43 @@ pub struct Writer<W: Write> {
     out: W,
     format: Format,
     classes: Vec<String>,
+    live: bool,
     line: String,
 }
 
 impl<W: Write> Writer<W> {
     /// Writes the header. `classes` are the names of the classes by index; a class without a name is
     /// written as its index.
-    pub fn new(mut out: W, format: Format, classes: &[String]) -> io::Result<Writer<W>> {
+    pub fn new(out: W, format: Format, classes: &[String]) -> io::Result<Writer<W>> {
+        Writer::with(out, format, classes, false)
+    }
+
+    /// The same with [`LIVE_COLUMNS`].
+    pub fn live(out: W, format: Format, classes: &[String]) -> io::Result<Writer<W>> {
+        Writer::with(out, format, classes, true)
+    }
+
+    fn with(mut out: W, format: Format, classes: &[String], live: bool) -> io::Result<Writer<W>> {
         match format {
-            Format::Csv => writeln!(out, "{}", COLUMNS.join(","))?,
+            Format::Csv => writeln!(out, "{}", column_names(live).collect::<Vec<_>>().join(","))?,
             Format::JsonLines => writeln!(out, "{JSONL_HEADER}")?,
         }
-        Ok(Writer { out, format, classes: classes.to_vec(), line: String::new() })
+        Ok(Writer { out, format, classes: classes.to_vec(), live, line: String::new() })
     }
 
     /// Writes one row.
     pub fn write(&mut self, row: &Row) -> io::Result<()> {
+        self.write_record(&Record::from(*row))
+    }
+
+    /// Writes one row with what a client knows of it, as far as the file has columns for it.
+    pub fn write_record(&mut self, record: &Record) -> io::Result<()> {
         self.line.clear();
         if self.format == Format::JsonLines {
             self.line.push('{');
         }
-        for column in COLUMNS {
-            self.cell(column, row);
+        for column in column_names(self.live) {
+            self.cell(column, record);
         }
         match self.format {
             Format::Csv => self.line.pop(),
@@ -91,7 +125,8 @@ impl<W: Write> Writer<W> {
         Ok(self.out)
     }
 
-    fn cell(&mut self, column: &str, row: &Row) {
+    fn cell(&mut self, column: &str, record: &Record) {
+        let row = &record.row;
         let value = match column {
             "class" => match self.classes.get(usize::from(row.class)) {
                 Some(name) => Value::Text(name),
@@ -100,6 +135,11 @@ impl<W: Write> Writer<W> {
             "end" => Value::Text(row.end.label()),
             "reason" if row.end.reason().is_empty() => Value::Absent,
             "reason" => Value::Text(row.end.reason()),
+            "counted" => Value::Text(record.live.counted.label()),
+            "error" => record.live.error.map_or(Value::Absent, Value::Text),
+            live if LIVE_COLUMNS.contains(&live) => {
+                live_number(record, live).map_or(Value::Absent, Value::Number)
+            }
             number => number_of(row, number).map_or(Value::Absent, Value::Number),
         };
         let line = &mut self.line;
@@ -172,6 +212,30 @@ fn number_of(row: &Row, column: &str) -> Option<i128> {
     }
 }
 
+fn live_number(record: &Record, column: &str) -> Option<i128> {
+    let live = &record.live;
+    let at = |t: Option<Nanos>| t.map(|t| i128::from(t.0));
+    match column {
+        "attempt" => Some(live.attempt.into()),
+        "session" => live.session.map(i128::from),
+        "sent_ns" => at(live.sent),
+        "first_byte_ns" => at(live.first_byte),
+        "first_output_ns" => at(live.first_output),
+        "closed_ns" => at(live.closed),
+        "asked_prompt_tokens" => Some(live.asked_prompt_tokens.into()),
+        "asked_output_tokens" => Some(live.asked_output_tokens.into()),
+        "first_tokens" => Some(record.row.first_tokens.into()),
+        "chunks" => Some(live.chunks.into()),
+        "longest_gap_ns" => live.longest_gap.map(|s| i128::from(s.0)),
+        "status" => live.status.map(i128::from),
+        _ => None,
+    }
+}
+
+fn column_names(live: bool) -> impl Iterator<Item = &'static str> {
+    COLUMNS.into_iter().chain(LIVE_COLUMNS.into_iter().filter(move |_| live))
+}
+
 /// Reads rows one by one, in either form; which one shows in the first line.
 #[derive(Debug)]
 pub struct Reader<R: BufRead> {
@@ -216,6 +280,11 @@ impl<R: BufRead> Reader<R> {
         reason = "an iterator of results would hide that reading may go on"
     )]
     pub fn next(&mut self) -> Option<Result<Row, Diagnostics>> {
+        self.next_record().map(|r| r.map(|r| r.row))
+    }
+
+    /// The next row with what a client knows of it; that is nothing in a file without [`LIVE_COLUMNS`].
+    pub fn next_record(&mut self) -> Option<Result<Record, Diagnostics>> {
         loop {
             self.text.clear();
             self.line = self.line.saturating_add(1);
@@ -236,7 +305,7 @@ impl<R: BufRead> Reader<R> {
         Diagnostic::error(Position { line: self.line, column: 1 }, field, message)
     }
 
-    fn row(&mut self) -> Result<Row, Diagnostics> {
+    fn row(&mut self) -> Result<Record, Diagnostics> {
         let cells = match self.format {
             Format::Csv => {
                 let cells = csv_cells(self.text.trim_end_matches(['\n', '\r']));
@@ -251,8 +320,9 @@ impl<R: BufRead> Reader<R> {
         self.row_of(&cells)
     }
 
-    fn row_of(&mut self, cells: &[(String, String)]) -> Result<Row, Diagnostics> {
+    fn row_of(&mut self, cells: &[(String, String)]) -> Result<Record, Diagnostics> {
         let mut row = Row::arriving(0, 0, Nanos::ZERO);
+        let mut live = Live::default();
         let (mut end, mut reason) = (String::new(), String::new());
         for (column, value) in cells {
             match column.as_str() {
@@ -274,8 +344,12 @@ impl<R: BufRead> Reader<R> {
                 "output_tokens" => row.output_tokens = self.number(column, value)?,
                 "preemptions" => row.preemptions = self.number(column, value)?,
                 "recomputed_tokens" => row.recomputed_tokens = self.number(column, value)?,
+                "first_tokens" => row.first_tokens = self.number(column, value)?,
+                live_column if LIVE_COLUMNS.contains(&live_column) => {
+                    self.live_cell(&mut live, column, value)?;
+                }
                 _ => {
-                    let d = self.found(column, "unknown column").nearest_of(column, COLUMNS);
+                    let d = self.found(column, "unknown column").nearest_of(column, column_names(true));
                     return Err(one(d, &self.file));
                 }
             }
@@ -284,7 +358,31 @@ impl<R: BufRead> Reader<R> {
             let d = self.found("end", &format!("{end:?} is no end"));
             one(d.expected("finished, rejected, timed-out, failed, cancelled or censored"), &self.file)
         })?;
-        Ok(row)
+        Ok(Record { row, live })
+    }
+
+    fn live_cell(&self, live: &mut Live, column: &str, value: &str) -> Result<(), Diagnostics> {
+        match column {
+            "attempt" => live.attempt = self.number(column, value)?,
+            "session" => live.session = Some(self.number(column, value)?),
+            "sent_ns" => live.sent = Some(Nanos(self.number(column, value)?)),
+            "first_byte_ns" => live.first_byte = Some(Nanos(self.number(column, value)?)),
+            "first_output_ns" => live.first_output = Some(Nanos(self.number(column, value)?)),
+            "closed_ns" => live.closed = Some(Nanos(self.number(column, value)?)),
+            "asked_prompt_tokens" => live.asked_prompt_tokens = self.number(column, value)?,
+            "asked_output_tokens" => live.asked_output_tokens = self.number(column, value)?,
+            "chunks" => live.chunks = self.number(column, value)?,
+            "longest_gap_ns" => live.longest_gap = Some(Span(self.number(column, value)?)),
+            "status" => live.status = Some(self.number(column, value)?),
+            "error" => live.error = Some(reason_named(value)),
+            _ => {
+                live.counted = Counted::named(value).ok_or_else(|| {
+                    let d = self.found(column, &format!("{value:?} says not who counted"));
+                    one(d.expected("server, estimated or unknown"), &self.file)
+                })?;
+            }
+        }
+        Ok(())
     }
 
     fn number<T: std::str::FromStr>(&self, column: &str, value: &str) -> Result<T, Diagnostics> {
@@ -314,8 +412,9 @@ fn header(line: &str, file: &str) -> Result<Vec<String>, Diagnostics> {
         if columns[..i].contains(name) {
             return Err(one(Diagnostic::error(at, name, "the column is there twice"), file));
         }
-        if !COLUMNS.contains(&name.as_str()) {
-            return Err(one(Diagnostic::error(at, name, "unknown column").nearest_of(name, COLUMNS), file));
+        if !column_names(true).any(|c| c == name) {
+            let d = Diagnostic::error(at, name, "unknown column").nearest_of(name, column_names(true));
+            return Err(one(d, file));
         }
     }
     Ok(columns)
@@ -455,6 +554,40 @@ mod tests {
                 ..Row::arriving(n.0, n.1, Nanos(n.4 / 2))
             },
         )
+    }
+
+    #[test]
+    fn live_columns_are_read_as_they_are_written() {
+        let live = Live {
+            attempt: 1,
+            session: Some(9),
+            sent: Some(Nanos(6)),
+            first_byte: Some(Nanos(7)),
+            first_output: Some(Nanos(9)),
+            closed: Some(Nanos(20)),
+            asked_prompt_tokens: 100,
+            asked_output_tokens: 3,
+            chunks: 2,
+            longest_gap: Some(Span(4)),
+            counted: Counted::Server,
+            status: Some(200),
+            error: Some("broken-off"),
+        };
+        let record = Record { row: Row { first_tokens: 2, ..sample() }, live };
+        let bare = Record::from(sample());
+        for format in [Format::Csv, Format::JsonLines] {
+            let mut w = Writer::live(Vec::new(), format, &["a".into(), "b".into()]).unwrap();
+            w.write_record(&record).unwrap();
+            w.write(&bare.row).unwrap();
+            let bytes = w.finish().unwrap();
+            let mut r = Reader::new(bytes.as_slice(), "r", &["a".into(), "b".into()]).unwrap();
+            let all: Vec<Record> = std::iter::from_fn(|| r.next_record()).map(Result::unwrap).collect();
+            assert_eq!(all, [record, bare], "{}", String::from_utf8_lossy(&bytes));
+        }
+        let text = "number,end,counted\n1,finished,guessed\n";
+        let wrong =
+            "error: r:2:1: counted: \"guessed\" says not who counted; expected server, estimated or unknown";
+        assert_eq!(read(text, &[]), Err(wrong.to_owned()));
     }
 
     proptest! {

@@ -104,6 +104,9 @@ pub struct Row {
     pub cached_tokens: u32,
     /// Tokens generated so far or in all.
     pub output_tokens: u32,
+    /// Of these, those that come with the first one, itself included: 1, or more where a server sends several
+    /// at once.
+    pub first_tokens: u32,
     /// How often the server preempted it.
     pub preemptions: u32,
     /// Tokens computed again after preemptions.
@@ -129,6 +132,7 @@ impl Row {
             prompt_tokens: 0,
             cached_tokens: 0,
             output_tokens: 0,
+            first_tokens: 1,
             preemptions: 0,
             recomputed_tokens: 0,
         }
@@ -149,11 +153,16 @@ impl Row {
         self.finished.filter(|_| self.is_finished()).map(|t| t.since(self.arrived))
     }
 
-    /// Mean time per output token after the first; `None` unless it finished with at least two.
+    /// Mean time per output token after those that came first; `None` unless it finished and some came later.
     pub fn tpot(&self) -> Option<Span> {
         let (first, last) = (self.first_token?, self.finished.filter(|_| self.is_finished())?);
-        let gaps = u64::from(self.output_tokens.checked_sub(1).filter(|&n| n > 0)?);
+        let gaps = u64::from(self.output_tokens.checked_sub(self.first_tokens.max(1)).filter(|&n| n > 0)?);
         Some(Span(last.since(first).0 / gaps))
+    }
+
+    /// Whether it finished without a token after the first ones, so that it has no time per token to judge.
+    pub fn came_at_once(&self) -> bool {
+        self.is_finished() && self.output_tokens <= self.first_tokens.max(1)
     }
 
     /// Wait in the router, the first part of [`Row::ttft`].

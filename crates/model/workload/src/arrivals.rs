@@ -59,6 +59,8 @@ pub struct Arrival {
     pub lora: Option<u16>,
     /// Sends of the same request before this one.
     pub attempt: u16,
+    /// What names the request within its class, the same for all its sends; rows of a trace count apart.
+    pub key: u64,
 }
 
 /// Tokens of a block of [`Arrival::prefix`].
@@ -303,7 +305,7 @@ impl Arrivals {
             Some((feed, row)) => self.of_row(at, class, feed, row),
             None => self.of_class(at, class, key, &turn),
         };
-        (arrival.number, arrival.attempt) = (self.number, attempt);
+        (arrival.number, arrival.attempt, arrival.key) = (self.number, attempt, key);
         self.number += 1;
         if self.rooms[usize::from(class)].follows && row.is_none() {
             let tokens = arrival.prompt_tokens.saturating_add(arrival.output_tokens);
@@ -347,10 +349,16 @@ impl Arrivals {
         Arrival { flow, lora, ..blank(w, at, class, r.prompt_tokens, r.output_tokens, prefix) }
     }
 
+    /// Whether what becomes of a class's requests decides when others come: then their ends have to be
+    /// reported.
+    pub fn follows(&self, class: u16) -> bool {
+        self.rooms.get(usize::from(class)).is_some_and(|room| room.follows)
+    }
+
     /// Tells that a request got its answer at `at`: its user or session goes on. Others need not be reported,
-    /// but may be.
-    pub fn ended(&mut self, number: u64, at: Nanos) {
-        let Some(live) = self.live.remove(&number) else { return };
+    /// but may be. True if its session has another turn.
+    pub fn ended(&mut self, number: u64, at: Nanos) -> bool {
+        let Some(live) = self.live.remove(&number) else { return false };
         let workload = Arc::clone(&self.workload);
         let class = &workload.classes[usize::from(live.class)];
         if let Some(sessions) = &class.sessions {
@@ -365,10 +373,11 @@ impl Arrivals {
                 };
                 let turn = Turn { index: live.turn.index + 1, history, ..live.turn };
                 self.plan_turn(live.class, at + Span::from_secs_f64(think), turn);
-                return;
+                return true;
             }
         }
         self.next_of_user(&live, at);
+        false
     }
 
     /// Tells that a request was refused or failed at `at`. True if its client will send it again; otherwise
@@ -432,6 +441,7 @@ fn blank(
         session: None,
         lora: None,
         attempt: 0,
+        key: 0,
     }
 }
 

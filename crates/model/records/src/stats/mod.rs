@@ -6,15 +6,18 @@
 //! - Two policies are compared over paired runs, by the logarithms of the ratios ([`paired`]).
 //! - Throughput is what completed inside the arrival window after the warm-up; figures that include the
 //!   drain stand apart ([`window`]).
+//! - A load generator that did not keep its schedule says nothing about a server ([`schedule`]).
 //! - A rate is stable, near or over capacity by the slope of the backlog ([`backlog`]).
 
 pub mod backlog;
 pub mod paired;
 pub mod quantile;
+pub mod schedule;
 pub mod student;
 pub mod window;
 
 pub use backlog::{Backlog, Load, Meter, Slope, backlog_of, slope};
 pub use paired::{Direction, Paired, Verdict, paired};
 pub use quantile::{Quantile, Samples, Standing, rank};
+pub use schedule::{Invalid, Schedule};
 pub use window::{Goodput, Little, Slo, SteadyProblem, Throughput, Window};

@@ -74,7 +74,7 @@ impl Slo {
         row.is_finished()
             && within(self.ttft, row.ttft())
             && within(self.e2e, row.e2e())
-            && (row.output_tokens <= 1 || within(self.tpot, row.tpot()))
+            && (row.came_at_once() || within(self.tpot, row.tpot()))
     }
 }
 

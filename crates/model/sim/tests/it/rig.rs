@@ -82,6 +82,7 @@ pub(crate) fn arrival(number: u64, at: Nanos, prompt_tokens: u32, output_tokens:
         session: None,
         lora: None,
         attempt: 0,
+        key: number,
     }
 }
 
