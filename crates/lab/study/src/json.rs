@@ -3,7 +3,7 @@
 use crate::compare::{ArmResult, ClassResult, Comparison, Measure, PlaceResult};
 use crate::summary::{ClassSummary, Figures, Metric, QUANTILES, Summary};
 use forebay_records::stats::{Paired, Quantile, Standing, Throughput, Verdict};
-use forebay_sim::{Counters, HISTOGRAM_BINS, Timeline};
+use forebay_sim::{Counters, GroupUse, HISTOGRAM_BINS, ScaleEvent, ScaleMetric, Scaling, Timeline};
 use serde_json::{Value, json};
 
 fn standing(s: Standing) -> &'static str {
@@ -67,6 +67,27 @@ fn counters(c: &Counters) -> Value {
     })
 }
 
+fn scaling(s: &Scaling) -> Value {
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    let group = |g: &GroupUse| {
+        json!({
+            "name": g.name, "engine_seconds": seconds(g.held_ns), "gpu_seconds": seconds(g.gpu_ns),
+            "starting_seconds": seconds(g.starting_ns), "first": g.first, "least": g.range.0,
+            "most": g.range.1, "last": g.last,
+        })
+    };
+    let event = |e: &ScaleEvent| {
+        json!({
+            "at_ns": e.at.0, "engines": s.groups[e.group as usize].name, "from": e.from, "to": e.to,
+            "metric": e.why.map(ScaleMetric::label),
+        })
+    };
+    json!({
+        "groups": s.groups.iter().map(group).collect::<Vec<_>>(),
+        "events": s.events.iter().map(event).collect::<Vec<_>>(),
+    })
+}
+
 /// A run.
 pub fn summary(s: &Summary) -> Value {
     let slope = s.backlog.slope();
@@ -81,6 +102,7 @@ pub fn summary(s: &Summary) -> Value {
             "arrivals_per_second": s.backlog.arrivals,
         },
         "counters": counters(&s.counters),
+        "scaling": scaling(&s.scaling),
         "ended_at_ns": s.ended_at.0,
     })
 }
@@ -90,7 +112,7 @@ pub fn timeline(t: &Timeline) -> Value {
     let points = t.points.iter().map(|p| {
         json!({
             "at_ns": p.at.0, "saturation": p.saturation, "ceilings": p.ceilings, "queued": p.queued,
-            "live": p.live,
+            "live": p.live, "ready": p.ready,
             "servers": p.servers.iter().map(|s| json!({
                 "waiting": s.waiting, "running": s.running, "kv": s.kv,
             })).collect::<Vec<_>>(),

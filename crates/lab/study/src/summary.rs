@@ -4,7 +4,7 @@ use forebay_base::{Nanos, Span};
 use forebay_records::stats::quantile::{Samples, of_histogram};
 use forebay_records::stats::{Backlog, Goodput, Load, Quantile, Slo, Throughput, Window, backlog_of};
 use forebay_records::{End, Histogram, Row};
-use forebay_sim::{Counters, Run};
+use forebay_sim::{Counters, Run, Scaling};
 use forebay_workload::Workload;
 use std::collections::BTreeMap;
 
@@ -145,6 +145,8 @@ pub struct Summary {
     pub load: Load,
     /// Sums and extremes.
     pub counters: Counters,
+    /// What the servers cost, and how many there were.
+    pub scaling: Scaling,
     /// When the last event ran.
     pub ended_at: Nanos,
 }
@@ -166,6 +168,7 @@ impl Summary {
             load: backlog.load(),
             backlog,
             counters: run.counters.clone(),
+            scaling: run.scaling.clone(),
             ended_at: run.ended_at,
         }
     }

@@ -239,10 +239,15 @@ pub struct Engine {
     pub(crate) gaps: Option<Box<Gaps>>,
     /// The last composition and its cost: in steady decoding it is the same for many steps.
     pub(crate) priced: (Composition, StepCost),
+    /// How long steps take, in thousandths of what the latency model says.
+    slowdown: u32,
     /// Named blocks hit by the request under consideration, and blocks of its own behind them.
     pub(crate) hits: Vec<u32>,
     pub(crate) kept_hits: u32,
 }
+
+/// Steps take what the latency model says.
+const NO_SLOWDOWN: u32 = 1000;
 
 /// The first nanosecond at or after a picosecond.
 pub(crate) fn nanos(ps: u128) -> Nanos {
@@ -285,6 +290,7 @@ impl Engine {
             counters: Published::default(),
             published: Published::default(),
             priced: Default::default(),
+            slowdown: NO_SLOWDOWN,
             hits: Vec::new(),
             kept_hits: 0,
             config: Arc::new(config.clone()),
@@ -304,6 +310,27 @@ impl Engine {
     /// Leaves tokens after the first and step ends out of the events, as macro mode does.
     pub fn milestones_only(&mut self) {
         self.every_token = false;
+    }
+
+    /// Steps that are put together from `now` on take `permille` thousandths of what the latency model says,
+    /// at least 1. The one that runs and the one behind it stay as they are.
+    pub fn slow_down(&mut self, now: Nanos, permille: u32) {
+        self.pass_quiet(now);
+        // Steps in flight were priced otherwise: none may be taken for those that follow.
+        self.quiet = 0;
+        self.group.epoch += 1;
+        self.slowdown = permille.max(1);
+        self.priced = Default::default();
+    }
+
+    /// The cost of a composition on this server as it is now.
+    pub(crate) fn cost(&self, c: &Composition) -> StepCost {
+        let cost = self.config.latency.cost(c);
+        if self.slowdown == NO_SLOWDOWN {
+            return cost;
+        }
+        let slow = |ps: u64| (u128::from(ps) * u128::from(self.slowdown)).div_ceil(1000) as u64;
+        StepCost { fixed_ps: slow(cost.fixed_ps), per_context_token_ps: slow(cost.per_context_token_ps) }
     }
 
     /// Counts the time between the tokens of each request from now on; see [`Engine::gaps`].

@@ -260,7 +260,7 @@ impl Engine {
         }
         batch.epoch = self.group.epoch;
         if self.priced.0 != c {
-            self.priced = (c, self.config.latency.cost(&c));
+            self.priced = (c, self.cost(&c));
         }
         batch.tokens = c.decodes + c.prefill_tokens;
         batch.duration_ps = self.priced.1.duration_ps(context);

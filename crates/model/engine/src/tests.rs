@@ -113,6 +113,30 @@ fn a_server_that_schedules_after_each_step_is_one_step_faster() {
     assert_eq!(tokens_of(&events, 2)[0], after[1]);
 }
 
+/// The two steps in flight keep their times; those behind them take longer.
+#[test]
+fn a_slower_server_takes_that_many_times_as_long_for_each_step() {
+    let ends = |permille: Option<u32>| {
+        let mut engine = Engine::new(&resolved(&tiny(100)), Nanos::ZERO);
+        engine.arrive(Nanos::ZERO, job(1, 20, 9)).unwrap();
+        let mut events = Vec::new();
+        for _ in 0..3 {
+            engine.advance(engine.next_event().unwrap(), &mut events);
+        }
+        if let Some(permille) = permille {
+            engine.slow_down(step_ends(&events)[1].0, permille);
+        }
+        events.extend(run(&mut engine));
+        step_ends(&events).into_iter().map(|e| e.0.0).collect::<Vec<u64>>()
+    };
+    let (plain, slow) = (ends(None), ends(Some(3000)));
+    assert_eq!(plain[..4], slow[..4]);
+    for i in 4..9 {
+        let (a, b) = (plain[i] - plain[i - 1], slow[i] - slow[i - 1]);
+        assert!(b.abs_diff(3 * a) <= 3, "step {i}: {a} and {b}");
+    }
+}
+
 #[test]
 fn time_outside_the_engine_comes_first() {
     let mut spec = tiny(100);

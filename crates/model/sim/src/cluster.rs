@@ -1,5 +1,6 @@
 //! What is simulated beside the router: servers, the network to them, and how they are scraped.
 
+use crate::scaling::Autoscaler;
 use forebay_base::{Diagnostic, Diagnostics, Nanos, Position, Span};
 use forebay_engine::{EngineSpec, Resolved};
 use std::sync::Arc;
@@ -9,8 +10,39 @@ use std::sync::Arc;
 pub struct Server {
     /// Its name as an endpoint.
     pub name: String,
+    /// Its labels as an endpoint, sorted by key.
+    pub labels: Vec<(String, String)>,
     /// Its settled numbers.
     pub engine: Arc<Resolved>,
+    /// Index of its group.
+    pub group: u32,
+    /// Whether it is there from the start; otherwise it waits for scaling.
+    pub present: bool,
+}
+
+/// How a server comes up: nothing for `cold`, then in the pool, with longer steps for `warmup`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// From the decision to start it to its joining the pool: scheduling the pod, loading weights, capturing
+    /// graphs.
+    pub cold: Span,
+    /// From its joining on, steps take longer for so long.
+    pub warmup: Span,
+    /// How long they take then, in thousandths of what they take later.
+    pub slowdown_permille: u32,
+}
+
+/// Equal servers, which scaling adds to and takes from.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// Its name in the file.
+    pub name: String,
+    /// Indices of its servers: those that are there from the start, then those in reserve.
+    pub servers: Vec<u32>,
+    /// How its servers come up when they join later.
+    pub start: Start,
+    /// How long a server that drains may take before what it still runs fails; `None` is as long as it needs.
+    pub grace: Option<Span>,
 }
 
 /// When an endpoint's scrapes fall within their period.
@@ -50,10 +82,17 @@ pub enum Change {
     /// It dies: what is there fails, and so does what is sent there until it joins again. The routers find
     /// out when its metrics get old, and take it from the pool at [`Change::Leave`].
     Fail,
-    /// It leaves the pool and finishes what it has.
+    /// It leaves the pool and finishes what it has. It stays up, and may join again as it is.
     Leave,
-    /// It joins the pool, or joins it again: with an empty cache if it had died.
+    /// It leaves the pool, finishes what it has, and is gone then.
+    Drain,
+    /// It joins the pool, or joins it again. One that is up does so at once; one that is not comes up first,
+    /// as its group does, with an empty cache.
     Join,
+    /// The same, coming up in its own way.
+    JoinAfter(Start),
+    /// Its steps take so many thousandths of their time from now on.
+    Slow(u32),
     /// Its metrics cannot be read any more.
     Mute,
     /// They can be read again.
@@ -71,6 +110,26 @@ pub struct Incident {
     pub change: Change,
 }
 
+/// A change of a group's size at an instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scale {
+    /// When.
+    pub at: Nanos,
+    /// Index of the group.
+    pub group: u32,
+    /// To what.
+    pub to: Size,
+}
+
+/// A size that is aimed at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// So many servers.
+    Exactly(u32),
+    /// So many more or less than there are.
+    By(i32),
+}
+
 /// What the router is in front of.
 #[derive(Clone, Debug)]
 pub struct Cluster {
@@ -78,6 +137,8 @@ pub struct Cluster {
     pub name: String,
     /// The servers; their index is the endpoint column of records.
     pub servers: Vec<Server>,
+    /// Which of them are equal, and how they come up.
+    pub groups: Vec<Group>,
     /// How they are scraped.
     pub scrape: Scrape,
     /// The way to them.
@@ -87,6 +148,26 @@ pub struct Cluster {
     /// What happens, in the order of time. A server whose first incident is [`Change::Join`] is not there
     /// before it.
     pub incidents: Vec<Incident>,
+    /// Changes of size, in the order of time.
+    pub scales: Vec<Scale>,
+    /// What changes sizes by rules, at most one per group.
+    pub autoscalers: Vec<Autoscaler>,
+}
+
+impl Start {
+    /// At once, and at full speed.
+    pub const DEFAULT: Start =
+        Start { cold: Span::ZERO, warmup: Span::ZERO, slowdown_permille: FULL_SPEED_PERMILLE };
+}
+
+/// Steps take what they take.
+pub const FULL_SPEED_PERMILLE: u32 = 1000;
+
+impl Change {
+    /// Whether it brings a server into the pool.
+    pub(crate) fn joins(self) -> bool {
+        matches!(self, Change::Join | Change::JoinAfter(_))
+    }
 }
 
 impl Scrape {
@@ -106,23 +187,65 @@ impl Network {
 }
 
 impl Cluster {
-    /// Servers with default network and scraping.
-    pub fn new(name: impl Into<String>, servers: Vec<Server>) -> Cluster {
-        Cluster {
+    /// Servers with default network and scraping, in these groups: a name, how many, and what each is.
+    pub fn new(name: impl Into<String>, kinds: &[(String, u32, Arc<Resolved>)]) -> Cluster {
+        let mut cluster = Cluster {
             name: name.into(),
-            servers,
+            servers: Vec::new(),
+            groups: Vec::new(),
             scrape: Scrape::DEFAULT,
             network: Network::DEFAULT,
             routers: 1,
             incidents: Vec::new(),
+            scales: Vec::new(),
+            autoscalers: Vec::new(),
+        };
+        for (name, count, engine) in kinds {
+            cluster.add(name, *count, engine, &[]);
+        }
+        cluster
+    }
+
+    /// Adds a group of servers that are there from the start, named by the group and their index.
+    pub(crate) fn add(
+        &mut self,
+        name: &str,
+        count: u32,
+        engine: &Arc<Resolved>,
+        labels: &[(String, String)],
+    ) -> u32 {
+        let group = self.groups.len() as u32;
+        let servers = Vec::new();
+        self.groups.push(Group { name: name.to_owned(), servers, start: Start::DEFAULT, grace: None });
+        for _ in 0..count {
+            self.add_server(group, engine, labels, true);
+        }
+        group
+    }
+
+    fn add_server(&mut self, group: u32, engine: &Arc<Resolved>, labels: &[(String, String)], present: bool) {
+        let index = self.servers.len() as u32;
+        let g = &mut self.groups[group as usize];
+        let name = format!("{}-{index}", g.name);
+        g.servers.push(index);
+        let (labels, engine) = (labels.to_vec(), Arc::clone(engine));
+        self.servers.push(Server { name, labels, engine, group, present });
+    }
+
+    /// Adds servers in reserve until a group can have `most` at work while as many others drain.
+    pub(crate) fn reserve(&mut self, group: u32, most: u32) {
+        let g = &self.groups[group as usize];
+        let Some(&first) = g.servers.first() else { return };
+        let model = self.servers[first as usize].clone();
+        let missing = (2 * most as usize).saturating_sub(g.servers.len());
+        for _ in 0..missing {
+            self.add_server(group, &model.engine, &model.labels, false);
         }
     }
 
     /// `count` equal servers, named `name-0` and so on.
     pub fn uniform(name: &str, count: u32, engine: Resolved) -> Cluster {
-        let engine = Arc::new(engine);
-        let server = |i| Server { name: format!("{name}-{i}"), engine: Arc::clone(&engine) };
-        Cluster::new(name, (0..count).map(server).collect())
+        Cluster::new(name, &[(name.to_owned(), count, Arc::new(engine))])
     }
 
     /// From a list such as `2xh100` or `2xh100,1xa100`: vLLM's defaults, one GPU each. `adjust` changes
@@ -136,7 +259,7 @@ impl Cluster {
         path: &str,
         adjust: impl Fn(&mut EngineSpec),
     ) -> Result<Cluster, Diagnostics> {
-        let mut servers = Vec::new();
+        let mut kinds = Vec::new();
         let mut wrong = Diagnostics::default();
         for part in list.split(',').map(str::trim) {
             let (count, hardware) = part.split_once('x').map_or((None, part), |(n, h)| (Some(n), h));
@@ -152,24 +275,13 @@ impl Cluster {
                 spec.resolve()
             });
             match spec {
-                Ok(resolved) => {
-                    let engine = Arc::new(resolved);
-                    servers.extend(
-                        (0..count)
-                            .map(|i| Server { name: format!("{hardware}-{i}"), engine: Arc::clone(&engine) }),
-                    );
-                }
+                Ok(resolved) => kinds.push((hardware.to_owned(), count, Arc::new(resolved))),
                 Err(d) => wrong.0.extend(d.0),
             }
         }
         if wrong.has_errors() {
             return Err(wrong);
         }
-        // Names are unique across parts, too.
-        for (i, s) in servers.iter_mut().enumerate() {
-            let kind = s.name.rsplit_once('-').map_or(s.name.as_str(), |(kind, _)| kind);
-            s.name = format!("{kind}-{i}");
-        }
-        Ok(Cluster::new(format!("{list} {model}"), servers))
+        Ok(Cluster::new(format!("{list} {model}"), &kinds))
     }
 }

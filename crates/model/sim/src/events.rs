@@ -27,6 +27,18 @@ impl Ref {
 pub(crate) enum Event {
     /// Something happens to a server: index into the cluster's incidents.
     Incident { index: u32 },
+    /// A group's size changes: index into the cluster's scales.
+    Scale { index: u32 },
+    /// An autoscaler looks: index into the cluster's autoscalers.
+    Evaluate { index: u32 },
+    /// A cold start is over, unless something else has happened to the server since that turn.
+    CameUp { server: u32, turn: u32 },
+    /// A warm-up is over.
+    Warm { server: u32, turn: u32 },
+    /// The time that a drain may take is over.
+    GraceOver { server: u32, turn: u32 },
+    /// A server that drains has nothing left.
+    Gone { server: u32, turn: u32 },
     /// A server's counters are read for a router.
     Read { router: u32, server: u32, asked: Nanos },
     /// What was read arrives at the router.
@@ -47,13 +59,19 @@ impl Event {
     fn rank(self) -> u8 {
         match self {
             Event::Incident { .. } => 0,
-            Event::Read { .. } => 1,
-            Event::Scraped { .. } => 2,
-            Event::FirstToken { .. } => 3,
-            Event::Finished { .. } => 4,
-            Event::Failed { .. } => 5,
-            Event::Arrive { .. } => 6,
-            Event::Abort { .. } => 7,
+            Event::CameUp { .. } => 1,
+            Event::Warm { .. } => 2,
+            Event::Gone { .. } => 3,
+            Event::GraceOver { .. } => 4,
+            Event::Scale { .. } => 5,
+            Event::Evaluate { .. } => 6,
+            Event::Read { .. } => 7,
+            Event::Scraped { .. } => 8,
+            Event::FirstToken { .. } => 9,
+            Event::Finished { .. } => 10,
+            Event::Failed { .. } => 11,
+            Event::Arrive { .. } => 12,
+            Event::Abort { .. } => 13,
         }
     }
 }

@@ -1,16 +1,24 @@
 //! Cluster files.
 
-use crate::cluster::{Change, Cluster, Incident, Network, Phase, Scrape, Server};
-use forebay_base::{Diagnostic, Diagnostics, Nanos, Position, Span};
+mod timeline;
+
+use crate::cluster::{Cluster, Network, Phase, Scrape, Start};
+use forebay_base::{Diagnostic, Diagnostics, Position, Span};
 use forebay_document::{Fields, Node, decode, parse};
 use forebay_engine::{EngineSpec, Scheduling};
+use forebay_kernel::pool::Stages;
 use std::sync::Arc;
 
 /// The most servers of one file.
 const MAX_SERVERS: usize = 10_000;
 
-const TOP: &[&str] = &["version", "name", "engines", "scrape", "network", "routers", "timeline"];
-const ENGINE: &[&str] = &["count", "name", "model", "hardware", "args", "factors"];
+const TOP: &[&str] =
+    &["version", "name", "engines", "scrape", "network", "routers", "timeline", "autoscalers"];
+const ENGINE: &[&str] =
+    &["count", "name", "model", "hardware", "role", "labels", "args", "factors", "start", "grace"];
+/// Values of the label `llm-d.ai/role` that mean something.
+const ROLES: &[&str] = &["prefill", "decode", "prefill-decode", "both"];
+const START: &[&str] = &["cold", "warmup", "slowdown"];
 const ARGS: &[&str] = &[
     "tensor-parallel-size",
     "max-num-seqs",
@@ -39,14 +47,6 @@ const FACTORS: &[&str] = &[
 ];
 const SCRAPE: &[&str] = &["period", "phase", "delay", "jitter"];
 const NETWORK: &[&str] = &["toEngine", "toClient"];
-const INCIDENT: &[&str] = &["at", "engine", "change"];
-const CHANGES: &[(&str, Change)] = &[
-    ("fail", Change::Fail),
-    ("leave", Change::Leave),
-    ("join", Change::Join),
-    ("mute", Change::Mute),
-    ("unmute", Change::Unmute),
-];
 
 impl Cluster {
     /// Reads a cluster file, YAML or JSON. `file` is the name for messages.
@@ -121,34 +121,26 @@ fn cluster(root: &Node, found: &mut Diagnostics) -> Option<Cluster> {
         return None;
     }
     let name = with(&f, "name", found, |n, p, d| decode::text(n, p, d).map(str::to_owned));
-    let mut servers = Vec::new();
+    let mut c = Cluster::new(name.unwrap_or_else(|| "cluster".to_owned()), &[]);
     if let Some(list) = f.require("engines", found) {
         let items = decode::list(list, "engines", found).unwrap_or_default();
         if items.is_empty() {
             found.push(Diagnostic::error(list.at, "engines", "there are none").expected("at least one"));
         }
         for (i, item) in items.iter().enumerate() {
-            engines(item, &decode::item("engines", i), &mut servers, found);
-        }
-        if servers.len() > MAX_SERVERS {
-            let message = format!("{} engines", servers.len());
-            found.push(
-                Diagnostic::error(list.at, "engines", message).expected(format!("at most {MAX_SERVERS}")),
-            );
+            engines(item, &decode::item("engines", i), &mut c, found);
         }
     }
-    let scrape = f.get("scrape").map_or(Scrape::DEFAULT, |n| scrape(n, found));
-    let network = f.get("network").map_or(Network::DEFAULT, |n| network(n, found));
-    let routers = count(&f, "routers", 1, 64, found).unwrap_or(1);
-    let mut incidents = Vec::new();
-    if let Some(list) = f.get("timeline") {
-        for (i, item) in decode::list(list, "timeline", found).unwrap_or_default().iter().enumerate() {
-            incidents.extend(incident(item, &decode::item("timeline", i), &servers, found));
-        }
+    c.scrape = f.get("scrape").map_or(Scrape::DEFAULT, |n| scrape(n, found));
+    c.network = f.get("network").map_or(Network::DEFAULT, |n| network(n, found));
+    c.routers = count(&f, "routers", 1, 64, found).unwrap_or(1);
+    timeline::read(&f, &mut c, found);
+    if c.servers.len() > MAX_SERVERS {
+        let at = f.key("engines").unwrap_or(f.at);
+        let message = format!("{} engines, those in reserve for scaling included", c.servers.len());
+        found.push(Diagnostic::error(at, "engines", message).expected(format!("at most {MAX_SERVERS}")));
     }
-    incidents.sort_by_key(|i| i.at);
-    let name = name.unwrap_or_else(|| "cluster".to_owned());
-    Some(Cluster { name, servers, scrape, network, routers, incidents })
+    Some(c)
 }
 
 fn scrape(node: &Node, found: &mut Diagnostics) -> Scrape {
@@ -177,28 +169,34 @@ fn network(node: &Node, found: &mut Diagnostics) -> Network {
     n
 }
 
-fn incident(node: &Node, path: &str, servers: &[Server], found: &mut Diagnostics) -> Option<Incident> {
-    let f = Fields::open(node, path, INCIDENT, found)?;
-    let (at, engine, change) =
-        (f.require("at", found), f.require("engine", found), f.require("change", found));
-    let at = at.and_then(|_| span(&f, "at", found));
-    let change = change.and_then(|n| word(n, &f.child("change"), CHANGES, found));
-    let engine = engine.and_then(|n| {
-        let name = decode::text(n, &f.child("engine"), found)?;
-        let index = servers.iter().position(|s| s.name == name);
-        if index.is_none() {
-            let names = || servers.iter().map(|s| s.name.as_str());
-            let d = Diagnostic::error(n.at, f.child("engine"), format!("{name:?} is no engine"));
-            let all: Vec<&str> = names().take(8).collect();
-            found.push(d.expected(format!("a name such as {}", all.join(", "))).nearest_of(name, names()));
-        }
-        index
-    });
-    Some(Incident { at: Nanos::ZERO + at?, server: engine? as u32, change: change? })
+/// How servers come up.
+fn start(node: &Node, path: &str, found: &mut Diagnostics) -> Start {
+    let mut s = Start::DEFAULT;
+    let Some(f) = Fields::open(node, path, START, found) else { return s };
+    s.cold = span(&f, "cold", found).unwrap_or(s.cold);
+    s.warmup = span(&f, "warmup", found).unwrap_or(s.warmup);
+    s.slowdown_permille = slowdown(&f, "slowdown", found).unwrap_or(s.slowdown_permille);
+    if f.get("warmup").is_some() != f.get("slowdown").is_some() {
+        let d = Diagnostic::error(f.at, path, "warmup and slowdown mean nothing without each other");
+        found.push(d.expected("both, such as {warmup: 30s, slowdown: 2}"));
+    }
+    s
+}
+
+/// How many times as long steps take, in thousandths.
+fn slowdown(f: &Fields<'_>, name: &str, found: &mut Diagnostics) -> Option<u32> {
+    let node = f.get(name)?;
+    let times = decode::float(node, &f.child(name), found)?;
+    if (0.01..=1000.0).contains(&times) {
+        return Some((times * 1000.0).round() as u32);
+    }
+    let d = Diagnostic::error(node.at, f.child(name), format!("found {times}"));
+    found.push(d.expected("0.01 to 1000: how many times as long steps take"));
+    None
 }
 
 /// One entry of `engines`: so many equal servers.
-fn engines(node: &Node, path: &str, servers: &mut Vec<Server>, found: &mut Diagnostics) -> Option<()> {
+fn engines(node: &Node, path: &str, cluster: &mut Cluster, found: &mut Diagnostics) -> Option<()> {
     let f = Fields::open(node, path, ENGINE, found)?;
     let n = count(&f, "count", 1, MAX_SERVERS as u32, found).unwrap_or(1);
     let model = f.require("model", found).and_then(|n| decode::text(n, &f.child("model"), found));
@@ -234,13 +232,36 @@ fn engines(node: &Node, path: &str, servers: &mut Vec<Server>, found: &mut Diagn
             return None;
         }
     };
+    let labels = labels(&f, found);
     let name = name.unwrap_or_else(|| hardware.to_owned());
-    let first = servers.len();
-    for i in 0..n as usize {
-        let name = format!("{name}-{}", first + i);
-        servers.push(Server { name, engine: Arc::clone(&engine) });
-    }
+    let group = cluster.add(&name, n, &engine, &labels);
+    let g = &mut cluster.groups[group as usize];
+    g.start = f.get("start").map_or(Start::DEFAULT, |n| start(n, &f.child("start"), found));
+    g.grace = span(&f, "grace", found);
     Some(())
+}
+
+/// Labels of the servers as endpoints, the role among them.
+fn labels(f: &Fields<'_>, found: &mut Diagnostics) -> Vec<(String, String)> {
+    let mut out = Vec::new();
+    if let Some(node) = f.get("labels")
+        && let Some(all) = Fields::open_any(node, &f.child("labels"), found)
+    {
+        for e in all.entries() {
+            let value = decode::text(&e.value, &all.child(&e.key), found);
+            out.extend(value.map(|v| (e.key.clone(), v.to_owned())));
+        }
+    }
+    let role = |n: &Node, p: &str, d: &mut Diagnostics| {
+        let roles: Vec<(&str, &str)> = ROLES.iter().map(|r| (*r, *r)).collect();
+        word(n, p, &roles, d).map(str::to_owned)
+    };
+    if let Some(role) = with(f, "role", found, role) {
+        out.retain(|(key, _)| key != Stages::LABEL);
+        out.push((Stages::LABEL.to_owned(), role));
+    }
+    out.sort();
+    out
 }
 
 fn args(node: &Node, path: &str, spec: &mut EngineSpec, found: &mut Diagnostics) -> Option<()> {
@@ -299,6 +320,7 @@ fn factors(node: &Node, path: &str, spec: &mut EngineSpec, found: &mut Diagnosti
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::Change;
 
     const GOOD: &str = "
 version: 1
@@ -351,7 +373,7 @@ timeline: [{at: 1s, engine: h100-9, change: die}]
             "block-size: found 24; expected a multiple of 16",
             "gpu-memory-utilization: is 2",
             "did you mean \"scrape\"",
-            "change: found \"die\"; expected one of fail, leave, join, mute, unmute",
+            "change: found \"die\"; expected one of fail, leave, drain, join, slow, mute, unmute",
             "\"h100-9\" is no engine",
         ] {
             assert!(all.contains(part), "{part}\n{all}");

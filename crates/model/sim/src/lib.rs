@@ -12,10 +12,14 @@ mod cluster;
 mod events;
 mod file;
 mod observe;
+mod scaling;
 mod traffic;
 mod world;
 
-pub use cluster::{Change, Cluster, Incident, Network, Phase, Scrape, Server};
+pub use cluster::{
+    Change, Cluster, FULL_SPEED_PERMILLE, Group, Incident, Network, Phase, Scale, Scrape, Server, Size, Start,
+};
 pub use observe::{Counters, HISTOGRAM_BINS, Point, Run, ServerPoint, Timeline};
+pub use scaling::{Autoscaler, Behavior, GroupUse, Pace, ScaleEvent, ScaleMetric, Scaling, Select, Step};
 pub use traffic::{Script, Traffic};
 pub use world::{Options, run, run_into};

@@ -1,5 +1,6 @@
 //! What a run shows beside the record of each request.
 
+use crate::scaling::Scaling;
 use forebay_base::{Nanos, Span};
 use forebay_records::{Histogram, Row};
 
@@ -75,6 +76,8 @@ pub struct Point {
     pub live: u64,
     /// The servers.
     pub servers: Vec<ServerPoint>,
+    /// Servers in the pool of router 0.
+    pub ready: u32,
 }
 
 /// Points at a fixed distance.
@@ -95,6 +98,8 @@ pub struct Run {
     pub counters: Counters,
     /// Empty unless it was asked for.
     pub timeline: Timeline,
+    /// What became of the sizes of groups.
+    pub scaling: Scaling,
     /// Times between two tokens of a request in nanoseconds; empty unless they were asked for.
     pub gaps: Histogram,
     /// When the last event ran.

@@ -1,11 +1,13 @@
 //! The loop: the earliest event runs, and what follows from it is put in line.
 
 mod flights;
+mod life;
 mod servers;
 
-use crate::cluster::{Change, Cluster, Phase};
+use crate::cluster::{Cluster, Phase, Start};
 use crate::events::{Event, Events, Ref};
 use crate::observe::{Counters, HISTOGRAM_BINS, Point, Run, Timeline};
+use crate::scaling::Scaling;
 use crate::traffic::Traffic;
 use flights::Flights;
 use forebay_base::{Draws, IndexedHeap, Nanos, Purpose, Span};
@@ -14,6 +16,7 @@ use forebay_kernel::journal::Journal;
 use forebay_kernel::{Ask, Effect, Effects, EndpointId, Kernel, Plan, Progress, Refusal, Sample, Usage};
 use forebay_records::{End, Row};
 use forebay_workload::{Arrival, BLOCK_TOKENS};
+use life::Sizes;
 use servers::Servers;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -119,6 +122,8 @@ struct Router {
     read: Vec<Option<Sample>>,
     /// Beats of each server's scrapes that have passed, and their place.
     beats: Vec<(u64, Span)>,
+    /// Whether a scrape of each server is planned or under way.
+    asking: Vec<bool>,
 }
 
 struct World<'a> {
@@ -132,6 +137,10 @@ struct World<'a> {
     now: Nanos,
     routers: Vec<Router>,
     servers: Servers,
+    /// How each server comes up that is doing so.
+    starts: Vec<Start>,
+    sizes: Vec<Sizes>,
+    scaling: Scaling,
     flights: Flights,
     timeouts: IndexedHeap<(Nanos, u32)>,
     events: Events,
@@ -189,6 +198,7 @@ impl<'a> World<'a> {
                 servers: Vec::new(),
                 read: vec![None; n],
                 beats: (0..n).map(|s| (0, phase(s))).collect(),
+                asking: vec![false; n],
             }
         });
         World {
@@ -202,6 +212,9 @@ impl<'a> World<'a> {
             now: Nanos::ZERO,
             routers: routers.collect(),
             servers: Servers::new(cluster, options),
+            starts: vec![Start::DEFAULT; n],
+            sizes: Vec::new(),
+            scaling: Scaling::default(),
             flights: Flights::default(),
             timeouts: IndexedHeap::default(),
             events: Events::default(),
@@ -215,20 +228,7 @@ impl<'a> World<'a> {
 
     /// The pool as it is at the start: the routers have been up for a while and know their endpoints.
     fn start(&mut self) {
-        for server in 0..self.cluster.servers.len() as u32 {
-            let first = self.cluster.incidents.iter().find(|i| i.server == server);
-            if first.is_some_and(|i| i.change == Change::Join) {
-                self.servers.fail(server, Nanos::ZERO, self.options);
-            } else {
-                self.join(server);
-            }
-            for router in 0..self.routers.len() as u32 {
-                self.ask(router, server);
-            }
-        }
-        for (index, incident) in self.cluster.incidents.iter().enumerate() {
-            self.events.push(incident.at, Event::Incident { index: index as u32 });
-        }
+        self.populate();
         self.timeline.bands = self.routers[0].kernel.bands().map(|b| b.priority).collect();
     }
 
@@ -291,6 +291,12 @@ impl<'a> World<'a> {
     fn happen(&mut self, event: Event) {
         match event {
             Event::Incident { index } => self.incident(index),
+            Event::Scale { index } => self.scale(index),
+            Event::Evaluate { index } => self.evaluate(index),
+            Event::CameUp { server, turn } => self.cold_start_over(server, turn),
+            Event::Warm { server, turn } => self.warm(server, turn),
+            Event::GraceOver { server, turn } => self.grace_over(server, turn),
+            Event::Gone { server, turn } => self.gone(server, turn),
             Event::Read { router, server, asked } => self.read(router, server, asked),
             Event::Scraped { router, server, asked } => self.scraped(router, server, asked),
             Event::FirstToken { flight } => self.progress(flight, Progress::FirstToken),
@@ -355,6 +361,8 @@ impl<'a> World<'a> {
                     if let Some(f) = self.flights.get_mut(flight) {
                         f.row.dispatched = Some(self.now);
                         f.row.endpoint = Some(server);
+                        f.bound = Some(server);
+                        self.servers.list[server as usize].bound += 1;
                         self.events.push(self.now + self.cluster.network.to_engine, Event::Arrive { flight });
                     }
                 }
@@ -390,12 +398,12 @@ impl<'a> World<'a> {
         let Some(server) = f.row.endpoint else { return };
         f.row.engine_arrived = Some(self.now);
         let block_tokens = self.cluster.servers[server as usize].engine.spec.block_size;
-        match self.servers.arrive(server, self.now, f.job(flight, block_tokens)) {
-            Some(queue) => {
-                f.inside = true;
-                self.counters.longest_engine_queue = self.counters.longest_engine_queue.max(queue);
-            }
-            None => self.events.push(self.now + self.cluster.network.to_client, Event::Failed { flight }),
+        if let Some(queue) = self.servers.arrive(server, self.now, f.job(flight, block_tokens)) {
+            f.inside = true;
+            self.counters.longest_engine_queue = self.counters.longest_engine_queue.max(queue);
+        } else {
+            self.events.push(self.now + self.cluster.network.to_client, Event::Failed { flight });
+            self.unbind(flight);
         }
     }
 
@@ -442,6 +450,7 @@ impl<'a> World<'a> {
 
     /// The one end of a request.
     fn close(&mut self, flight: Ref, end: End) {
+        self.unbind(flight);
         let Some(mut row) = self.flights.close(flight) else { return };
         self.timeouts.remove(flight.slot);
         row.end = end;
@@ -465,6 +474,7 @@ impl<'a> World<'a> {
             queued: kernel.bands().map(|b| b.requests).collect(),
             live: self.flights.live(),
             servers: self.servers.points(self.now),
+            ready: self.routers[0].endpoints.iter().flatten().count() as u32,
         };
         for other in &self.routers[1..] {
             for (sum, band) in point.queued.iter_mut().zip(other.kernel.bands()) {
@@ -480,6 +490,7 @@ impl<'a> World<'a> {
         let alive = self.flights.all();
         let gaps = self.servers.gaps();
         self.servers.count(self.now, &mut self.counters);
+        self.close_books();
         for flight in alive {
             self.cut(flight);
             match self.flights.get_mut(flight) {
@@ -501,6 +512,7 @@ impl<'a> World<'a> {
             rows: Vec::new(),
             counters: self.counters,
             timeline: self.timeline,
+            scaling: self.scaling,
             gaps,
             ended_at: self.now,
             decisions,

@@ -1,5 +1,6 @@
 //! `forebay simulate`: one run of a configuration in front of simulated servers.
 
+use super::fleet;
 use crate::input::{self, StabilityFlags};
 use crate::layout::{self, right};
 use crate::simulated::{ClusterFlags, at_rate, with_bar, workload};
@@ -166,6 +167,8 @@ impl Simulate {
         write!(out, "{}", gaps(&s.total))?;
         writeln!(out)?;
         write!(out, "{}", pool(s))?;
+        writeln!(out)?;
+        write!(out, "{}", fleet::table(&s.scaling))?;
         writeln!(out)?;
         write!(out, "{}", saturation(s))?;
         let marks: Vec<String> = s.classes.iter().map(latencies).collect();

@@ -15,6 +15,8 @@ pub(super) struct Flight {
     /// The router's name for it.
     pub(super) id: Id,
     pub(super) row: Row,
+    /// The server that it is at or on its way to.
+    pub(super) bound: Option<u32>,
     /// Whether an engine has it.
     pub(super) inside: bool,
     /// Whether its client has left; only its engine does not know yet.
@@ -61,6 +63,7 @@ impl Flights {
             router,
             id,
             row,
+            bound: None,
             inside: false,
             left: false,
             output_tokens: a.output_tokens,

@@ -1,22 +1,42 @@
 //! Engines, their steps, their scrapes, and what happens to them.
 
-use super::flights::Flight;
 use super::{JITTER, Options, World};
-use crate::cluster::{Change, Cluster};
+use crate::cluster::Cluster;
 use crate::events::{Event, Ref};
 use crate::observe::{Counters, ServerPoint};
 use forebay_base::{IndexedHeap, Nanos, Span};
 use forebay_engine::{Engine, EngineEvent, Job, Resolved};
-use forebay_kernel::{EndpointSpec, Reading, Sample};
+use forebay_kernel::{Reading, Sample};
 use forebay_records::Histogram;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-struct Server {
-    engine: Engine,
-    up: bool,
+/// What a server is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    /// Not there.
+    Absent,
+    /// Coming up.
+    Starting,
+    /// At work, in the pool or not.
+    Up,
+    /// At work on what it has, out of the pool.
+    Draining,
+    /// Dead, and held.
+    Dead,
+}
+
+pub(super) struct Server {
+    pub(super) engine: Engine,
+    pub(super) life: Life,
+    /// Counts changes of life, so that what was planned for an earlier one is recognised.
+    pub(super) turn: u32,
+    /// When this life began.
+    pub(super) since: Nanos,
+    /// Requests that are there or on their way.
+    pub(super) bound: u32,
     /// Whether its metrics can be read.
-    told: bool,
+    pub(super) told: bool,
     /// Jobs taken in and not admitted.
     queue: BTreeSet<u64>,
     /// Steps of engines that died.
@@ -26,7 +46,7 @@ struct Server {
 /// The engines, by the time of their next event.
 pub(super) struct Servers {
     config: Vec<Arc<Resolved>>,
-    list: Vec<Server>,
+    pub(super) list: Vec<Server>,
     /// Gaps between tokens on engines that died.
     gaps: Histogram,
     due: IndexedHeap<(Nanos, u32)>,
@@ -38,7 +58,10 @@ impl Servers {
         let config: Vec<Arc<Resolved>> = cluster.servers.iter().map(|s| Arc::clone(&s.engine)).collect();
         let fresh = |c: &Arc<Resolved>| Server {
             engine: engine(c, Nanos::ZERO, options),
-            up: true,
+            life: Life::Absent,
+            turn: 0,
+            since: Nanos::ZERO,
+            bound: 0,
             told: true,
             queue: BTreeSet::new(),
             steps: 0,
@@ -56,7 +79,7 @@ impl Servers {
         self.due.peek().map(|(k, _)| k.0)
     }
 
-    fn reschedule(&mut self, server: u32) {
+    pub(super) fn reschedule(&mut self, server: u32) {
         match self.list[server as usize].engine.next_event() {
             Some(at) => self.due.set(server, (at, server)),
             None => {
@@ -69,7 +92,7 @@ impl Servers {
     pub(super) fn arrive(&mut self, server: u32, now: Nanos, job: Job) -> Option<u32> {
         let s = &mut self.list[server as usize];
         let id = job.id;
-        if !s.up || s.engine.arrive(now, job).is_err() {
+        if !s.works() || s.engine.arrive(now, job).is_err() {
             return None;
         }
         s.queue.insert(id);
@@ -92,14 +115,13 @@ impl Servers {
         self.config[server as usize].max_model_len.saturating_sub(prompt)
     }
 
-    /// The server dies; an idle one takes its place and is down.
-    pub(super) fn fail(&mut self, server: u32, now: Nanos, options: &Options) {
+    /// What the server had is gone; an idle engine takes its place.
+    pub(super) fn renew(&mut self, server: u32, now: Nanos, options: &Options) {
         let fresh = engine(&self.config[server as usize], now, options);
         let s = &mut self.list[server as usize];
         let dead = std::mem::replace(&mut s.engine, fresh);
         s.steps += dead.published_at(now).steps;
         add_gaps(&mut self.gaps, &dead);
-        s.up = false;
         s.queue.clear();
         self.reschedule(server);
     }
@@ -125,17 +147,24 @@ impl Servers {
         all
     }
 
-    fn sample(&self, server: u32, now: Nanos) -> Option<Sample> {
+    pub(super) fn sample(&self, server: u32, now: Nanos) -> Option<Sample> {
         let s = &self.list[server as usize];
         let p = s.engine.published_at(now);
         let config = &self.config[server as usize];
-        (s.up && s.told).then(|| Sample {
+        (s.works() && s.told).then(|| Sample {
             waiting: Reading::Value(f64::from(p.waiting)),
             running: Reading::Value(f64::from(p.running)),
             kv: Reading::Value(p.kv_usage),
             block_tokens: Some(config.spec.block_size),
             blocks: Some(config.num_gpu_blocks),
         })
+    }
+}
+
+impl Server {
+    /// Whether it takes requests in and answers.
+    pub(super) fn works(&self) -> bool {
+        matches!(self.life, Life::Up | Life::Draining)
     }
 }
 
@@ -201,6 +230,7 @@ impl World<'_> {
                     f.row.output_tokens = f.output_tokens.min(self.servers.room(server, f.row.prompt_tokens));
                     self.counters.computed_tokens += u64::from(f.row.output_tokens);
                     self.events.push(at + back, Event::Finished { flight });
+                    self.unbind(flight);
                 }
             }
         }
@@ -215,6 +245,7 @@ impl World<'_> {
             f.row.output_tokens = tokens;
             self.counters.computed_tokens += u64::from(tokens);
         }
+        self.unbind(flight);
     }
 
     // --- Scrapes ------------------------------------------------------------------------------------
@@ -223,6 +254,7 @@ impl World<'_> {
     pub(super) fn ask(&mut self, router: u32, server: u32) {
         let scrape = &self.cluster.scrape;
         let r = &mut self.routers[router as usize];
+        r.asking[server as usize] = true;
         let (beat, phase) = &mut r.beats[server as usize];
         let passed = self.now.since(Nanos::ZERO + *phase).0.div_ceil(scrape.period.0.max(1));
         *beat = (*beat).max(passed);
@@ -248,67 +280,11 @@ impl World<'_> {
             r.kernel.scraped(self.now, endpoint, asked, &sample, &mut r.fx);
             self.after(router);
         }
-        self.ask(router, server);
-    }
-
-    // --- What happens to servers --------------------------------------------------------------------
-
-    /// The server joins every router's pool, and is read at once, as discovery does before it adds one.
-    pub(super) fn join(&mut self, server: u32) {
-        for router in 0..self.routers.len() as u32 {
-            let sample = self.servers.sample(server, self.now);
-            let r = &mut self.routers[router as usize];
-            if r.endpoints[server as usize].is_some() {
-                continue;
-            }
-            let spec = EndpointSpec::named(self.cluster.servers[server as usize].name.clone());
-            let endpoint = r.kernel.add_endpoint(self.now, spec, &mut r.fx);
-            let place = endpoint.index as usize;
-            if place >= r.servers.len() {
-                r.servers.resize(place + 1, server);
-            }
-            r.servers[place] = server;
-            r.endpoints[server as usize] = Some(endpoint);
-            if let Some(sample) = sample {
-                r.kernel.scraped(self.now, endpoint, self.now, &sample, &mut r.fx);
-            }
-            self.after(router);
-        }
-    }
-
-    fn drop_out(&mut self, server: u32) {
-        for router in 0..self.routers.len() as u32 {
-            let r = &mut self.routers[router as usize];
-            if let Some(endpoint) = r.endpoints[server as usize].take() {
-                r.kernel.remove_endpoint(self.now, endpoint, &mut r.fx);
-                self.after(router);
-            }
-        }
-    }
-
-    pub(super) fn incident(&mut self, index: u32) {
-        let incident = self.cluster.incidents[index as usize];
-        let server = incident.server;
-        let s = server as usize;
-        match incident.change {
-            Change::Fail => {
-                let at = self.now + self.cluster.network.to_client;
-                for flight in self.flights.all() {
-                    let there = |f: &mut Flight| f.inside && f.row.endpoint == Some(server);
-                    if self.flights.get_mut(flight).is_some_and(there) {
-                        self.cut(flight);
-                        self.events.push(at, Event::Failed { flight });
-                    }
-                }
-                self.servers.fail(server, self.now, self.options);
-            }
-            Change::Leave => self.drop_out(server),
-            Change::Join => {
-                (self.servers.list[s].up, self.servers.list[s].told) = (true, true);
-                self.join(server);
-            }
-            Change::Mute => self.servers.list[s].told = false,
-            Change::Unmute => self.servers.list[s].told = true,
+        let r = &mut self.routers[router as usize];
+        r.asking[server as usize] = false;
+        // One that has left the pool is asked again when it joins.
+        if r.endpoints[server as usize].is_some() {
+            self.ask(router, server);
         }
     }
 }

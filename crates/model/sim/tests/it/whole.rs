@@ -105,13 +105,20 @@ fn metrics_that_stop_hold_requests_back() {
     assert!(n > 15, "{n}");
 }
 
+/// Requests go to the routers in turn. What the first one decides follows from its own inputs alone: its log
+/// replays, and has a third of the requests.
 #[test]
 fn several_routers_share_nothing_but_the_servers() {
     let mut cluster = cluster(2, |_| {});
     cluster.routers = 3;
-    let run = simulate(&soft(), &cluster, poisson(6, 900, 20.0, |_| (800, 150)), &Options::new(6));
+    let options = Options { decisions: true, ..Options::new(6) };
+    let run = simulate(&soft(), &cluster, poisson(6, 900, 20.0, |_| (800, 150)), &options);
     assert!(run.rows.iter().all(|r| r.end == End::Finished));
     assert_eq!(run.counters.dispatched, 900);
+    let log = run.decisions.unwrap();
+    let of = |verb: &str| log.lines().filter(|l| l.split(' ').nth(2) == Some(verb)).count();
+    assert_eq!((of("offer"), of("dispatch"), of("finished")), (300, 300, 300));
+    assert_eq!(replay(soft(), &log).unwrap().difference, None);
 }
 
 /// Preemptions, time-outs, a server that dies, shared prefixes: everything the same in both step modes.
