@@ -18,7 +18,7 @@ pub(crate) struct Front {
     /// Largest request body; more is answered with 413 [default: 64Mi]
     #[arg(long, value_name = "SIZE", value_parser = quantity)]
     max_body: Option<u64>,
-    /// Bytes of all request bodies held at once; more is answered with 503 [default: 1Gi]
+    /// Bytes of all requests, and of answers in one piece, held at once; more is answered with 503 [default: 1Gi]
     #[arg(long, value_name = "SIZE", value_parser = quantity)]
     max_buffered_bytes: Option<u64>,
     /// Client connections at once; more wait to be accepted [default: 8192]

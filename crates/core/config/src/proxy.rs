@@ -10,7 +10,7 @@ use forebay_kernel::plugin::ParamKind;
 pub struct ProxyConfig {
     /// Bytes of the largest request body.
     pub max_body: u64,
-    /// Bytes of all request bodies that are held at once.
+    /// Bytes of all request bodies, and of answers in one piece, that are held at once.
     pub max_buffered_bytes: u64,
     /// Client connections at once.
     pub max_connections: u64,
@@ -91,8 +91,8 @@ pub static PROXY: &[Field] = &[
     Field::new(
         "maxBufferedBytes",
         Shape::Quantity,
-        "Bytes of all request bodies held at once, queued ones included; beyond it requests are answered \
-         with 503; 1Gi if absent.",
+        "Bytes of all request bodies, queued ones included, and of answers in one piece held at once; beyond \
+         it requests are answered with 503; 1Gi if absent.",
     ),
     Field::new(
         "maxConnections",

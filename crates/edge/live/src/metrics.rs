@@ -4,6 +4,7 @@
 //! (model, target, fairness id, priority). What the kernel knows is read when metrics are asked for.
 
 use crate::endpoints::Upstream;
+use crate::names::{Names, prefix_labels};
 use crate::router::View;
 use crate::views::{DoorView, read_when_asked};
 use forebay_base::Span;
@@ -194,14 +195,15 @@ impl Families {
 /// All metrics of one router.
 pub struct Metrics {
     pool: String,
+    names: Names,
     families: Families,
     registry: Registry,
     series: RwLock<HashMap<SeriesKey, Arc<Series>>>,
     /// The same by a hash of what was asked for, so that a look-up makes no strings.
     found: RwLock<HashMap<u64, Arc<Series>>>,
     hasher: RandomState,
-    prefix_ratio: Histogram,
-    prefix_bytes: Histogram,
+    /// Share and bytes of hits in the prefix index, if there is one.
+    prefix_hits: Option<(Histogram, Histogram)>,
     models: RwLock<HashSet<String>>,
     fairness: RwLock<HashSet<String>>,
 }
@@ -340,14 +342,16 @@ impl Series {
 }
 
 impl Metrics {
-    pub(crate) fn new(pool: String) -> Metrics {
+    pub(crate) fn new(pool: String, names: Names) -> Metrics {
         let families = Families::new();
         let registry = register(&families);
-        let producer = "approx-prefix-cache-producer".to_owned();
-        let labels = vec![("plugin_name", producer.clone()), ("plugin_type", producer)];
+        let prefix_hits = names.prefix.as_deref().map(prefix_labels).map(|labels| {
+            let bytes = families.prefix_bytes.get_or_create_owned(&labels);
+            (families.prefix_ratio.get_or_create_owned(&labels), bytes)
+        });
         Metrics {
-            prefix_ratio: families.prefix_ratio.get_or_create_owned(&labels),
-            prefix_bytes: families.prefix_bytes.get_or_create_owned(&labels),
+            prefix_hits,
+            names,
             found: RwLock::default(),
             hasher: RandomState::new(),
             pool,
@@ -520,7 +524,7 @@ impl Metrics {
         let load = vec![
             ("endpoint_name", name.to_owned()),
             ("namespace", namespace.to_owned()),
-            ("producer_name", "inflight-load-producer".to_owned()),
+            ("producer_name", self.names.inflight.clone()),
             ("fairness_id", s.key.fairness.clone()),
             ("priority", s.key.requested.to_string()),
         ];
@@ -558,9 +562,10 @@ impl Metrics {
     /// Of the prompt's tokens, those that the chosen endpoint is believed to hold. A token counts as four
     /// bytes.
     pub fn prefix_hit(&self, matched: u32, prompt: u32) {
+        let Some((ratio, bytes)) = &self.prefix_hits else { return };
         if prompt > 0 {
-            self.prefix_ratio.observe(f64::from(matched) / f64::from(prompt));
-            self.prefix_bytes.observe(f64::from(matched) * 4.0);
+            ratio.observe(f64::from(matched) / f64::from(prompt));
+            bytes.observe(f64::from(matched) * 4.0);
         }
     }
 
@@ -599,7 +604,7 @@ impl Metrics {
         if let Some(view) = view {
             let _ = encode_registry(
                 &mut text,
-                &read_when_asked(view, &self.pool, &|id| Self::capped(&self.fairness, id)),
+                &read_when_asked(view, &self.pool, &self.names, &|id| Self::capped(&self.fairness, id)),
             );
         }
         let mut own = Registry::with_prefix("forebay");

@@ -8,6 +8,7 @@ use crate::clock::Clock;
 use crate::endpoints::{Endpoints, Upstream};
 use crate::metrics::{Metrics, Series};
 use crate::models::Models;
+use crate::names::Names;
 use crate::rate::Rate;
 use crate::ticket::{Ticket, TicketState};
 use forebay_base::{Nanos, Span};
@@ -39,6 +40,8 @@ pub struct Options {
     pub journal: Option<Box<dyn Journal>>,
     /// The pool's name in metrics.
     pub pool_name: String,
+    /// What plugins are called in metrics.
+    pub names: Names,
 }
 
 /// Why a request was not sent on.
@@ -89,6 +92,10 @@ pub struct Router {
     ejections: AtomicU64,
 }
 
+/// Metrics older than this take no part in the pool's gauges, as llm-d-router's
+/// `--metrics-staleness-threshold` has it by default.
+const RECENT: Span = Span::secs(2);
+
 /// A decision to be sent once the lock is free.
 type Outbox = Vec<(oneshot::Sender<Verdict>, Verdict)>;
 
@@ -106,7 +113,7 @@ impl Router {
             core: Mutex::new(Core { kernel, fx, waiters: Vec::new(), rate: Rate::default() }),
             clock: options.clock,
             endpoints: Endpoints::default(),
-            metrics: Metrics::new(options.pool_name),
+            metrics: Metrics::new(options.pool_name, options.names),
             models: Models::default(),
             priorities,
             counts_output,
@@ -475,7 +482,8 @@ impl Router {
             queued: (requests, bytes),
             limits: (flow.and_then(|f| f.max_requests), flow.and_then(|f| f.max_bytes)),
             flow_control: flow.is_some(),
-            index_bytes: k.index_bytes(),
+            index: k.plan().prefix.map(|_| (k.index_blocks(), k.index_bytes())),
+            tells_stale: k.plan().detector.staleness().is_some(),
             cycles: k.cycles(),
             models: self.models.count(),
             ejections: self.ejections.load(Ordering::Relaxed),
@@ -487,6 +495,7 @@ impl Router {
                     name: e.spec.name.clone(),
                     available: e.available,
                     fresh: e.sample.is_some() && !e.stale,
+                    recent: e.sample.is_some() && now.since(e.sampled) <= RECENT,
                     sample: e.sample.unwrap_or_default(),
                     load: e.load,
                 })
@@ -539,8 +548,10 @@ pub struct View {
     pub limits: (Option<u64>, Option<u64>),
     /// Whether flow control is on.
     pub flow_control: bool,
-    /// Bytes of the prefix index.
-    pub index_bytes: u64,
+    /// Blocks and bytes of the prefix index, if there is one.
+    pub index: Option<(u64, u64)>,
+    /// Whether the detector tells stale metrics from fresh ones.
+    pub tells_stale: bool,
     /// Cycles executed.
     pub cycles: u64,
     /// Models that the endpoints list; `None` while some list is not known.
@@ -560,8 +571,10 @@ pub struct EndpointView {
     pub name: String,
     /// Whether it took connections when last heard of.
     pub available: bool,
-    /// Whether its metrics are recent.
+    /// Whether its metrics are recent enough for the detector.
     pub fresh: bool,
+    /// Whether its metrics are recent enough for the pool's gauges.
+    pub recent: bool,
     /// Its last metrics.
     pub sample: Sample,
     /// What the router has in flight there.

@@ -1,6 +1,7 @@
 //! Metrics that are read when they are asked for: views of the kernel and of the door.
 
 use crate::metrics::{FloatGauge, Labels};
+use crate::names::{Names, prefix_labels};
 use crate::recording::RecordView;
 use crate::router::View;
 use forebay_kernel::policy::Program;
@@ -31,7 +32,7 @@ pub struct DoorView {
     pub dropped_lines: u64,
     /// The recording, if there is one.
     pub recording: Option<RecordView>,
-    /// Bytes of request bodies held, and the most that may be.
+    /// Bytes of request bodies and of answers in one piece held, and the most that may be.
     pub buffered: (u64, u64),
     /// Open client connections, and the most that may be.
     pub connections: (u64, u64),
@@ -78,7 +79,11 @@ impl DoorView {
             r.register("record_removed_files", "Files removed to keep its bound", counter(v.removed));
             r.register("record_stopped", "1 while the disk refuses", gauge(u64::from(v.stopped)));
         }
-        r.register("buffered_bytes", "Bytes of request bodies held", gauge(self.buffered.0));
+        r.register(
+            "buffered_bytes",
+            "Bytes of requests, and of answers in one piece, held",
+            gauge(self.buffered.0),
+        );
         r.register("buffered_bytes_limit", "The most that may be held", gauge(self.buffered.1));
         r.register("client_connections", "Open client connections", gauge(self.connections.0));
         r.register("client_connections_limit", "The most there may be", gauge(self.connections.1));
@@ -88,18 +93,24 @@ impl DoorView {
 
 /// Gauges and counters that are views of the kernel.
 /// `fairness` bounds how many values a label of fairness ids takes.
-pub(crate) fn read_when_asked(view: &View, pool: &str, fairness: &dyn Fn(&str) -> String) -> Registry {
+pub(crate) fn read_when_asked(
+    view: &View,
+    pool: &str,
+    names: &Names,
+    fairness: &dyn Fn(&str) -> String,
+) -> Registry {
     let mut r = Registry::default();
-    flow_gauges(&mut r, view, pool);
+    flow_gauges(&mut r, view, pool, &names.detector);
     if let Some(programs) = &view.programs {
         program_gauges(&mut r, programs, fairness);
     }
     pool_gauges(&mut r, view, pool);
+    index_gauges(&mut r, view, names);
     own_metrics(&mut r, view);
     r
 }
 
-fn flow_gauges(r: &mut Registry, view: &View, pool: &str) {
+fn flow_gauges(r: &mut Registry, view: &View, pool: &str, detector: &str) {
     let p = "llm_d_epp_flow_control_";
     let saturation: Family<Labels, FloatGauge> = Family::default();
     let s = &view.saturation;
@@ -110,9 +121,11 @@ fn flow_gauges(r: &mut Registry, view: &View, pool: &str) {
         }
     }
     r.register(format!("{p}pool_saturation"), "Saturation by stage", saturation);
-    let stale: Family<Labels, Gauge> = Family::default();
-    stale.get_or_create(&vec![("detector", "utilization-detector".to_owned())]).set(i64::from(s.stale));
-    r.register(format!("{p}stale_endpoints"), "Endpoints whose metrics are missing or too old", stale);
+    if view.tells_stale {
+        let stale: Family<Labels, Gauge> = Family::default();
+        stale.get_or_create(&vec![("detector", detector.to_owned())]).set(i64::from(s.stale));
+        r.register(format!("{p}stale_endpoints"), "Endpoints whose metrics are missing or too old", stale);
+    }
     if !view.flow_control {
         return;
     }
@@ -180,26 +193,27 @@ fn jain(values: impl Iterator<Item = f64>) -> f64 {
     if n <= 1.0 || squares == 0.0 { 1.0 } else { sum * sum / (n * squares) }
 }
 
-/// Mean and population standard deviation.
-fn spread(values: &[f64]) -> (f64, f64) {
-    let n = values.len().max(1) as f64;
+/// Mean and sample standard deviation, 0 for one value; nothing for none.
+fn spread(values: &[f64]) -> Option<(f64, f64)> {
+    let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
-    let variance = values.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>() / n;
-    (mean, variance.sqrt())
+    let squares = values.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>();
+    (!values.is_empty()).then(|| (mean, (squares / (n - 1.0).max(1.0)).sqrt()))
 }
 
 fn pool_gauges(r: &mut Registry, view: &View, pool: &str) {
     let p = "llm_d_epp_";
     let name = vec![("name", pool.to_owned())];
     let read = |f: fn(&crate::router::EndpointView) -> Option<f64>| -> Vec<f64> {
-        view.endpoints.iter().filter_map(f).collect()
+        view.endpoints.iter().filter(|e| e.recent).filter_map(f).collect()
     };
     for (what, help, values) in [
         ("kv_cache_utilization", "Used share of KV caches", read(|e| e.sample.kv.value())),
         ("queue_size", "Waiting requests per endpoint", read(|e| e.sample.waiting.value())),
         ("running_requests", "Running requests per endpoint", read(|e| e.sample.running.value())),
     ] {
-        let (mean, deviation) = spread(&values);
+        // Without metrics there is no mean, and 0 would be a lie.
+        let Some((mean, deviation)) = spread(&values) else { continue };
         for (kind, value) in [("average", mean), ("std_dev", deviation)] {
             let g: Family<Labels, FloatGauge> = Family::default();
             g.get_or_create(&name).set(value);
@@ -207,8 +221,9 @@ fn pool_gauges(r: &mut Registry, view: &View, pool: &str) {
         }
     }
     let ready: Family<Labels, Gauge> = Family::default();
-    ready.get_or_create(&name).set(i64::try_from(view.endpoints.len()).unwrap_or(i64::MAX));
-    r.register(format!("{p}ready_endpoints"), "Endpoints in the pool", ready);
+    let count = view.endpoints.iter().filter(|e| e.available && e.recent).count();
+    ready.get_or_create(&name).set(i64::try_from(count).unwrap_or(i64::MAX));
+    r.register(format!("{p}ready_endpoints"), "Endpoints that take connections and have metrics", ready);
     let queues: Family<Labels, FloatGauge> = Family::default();
     for e in &view.endpoints {
         if let Some(waiting) = e.sample.waiting.value() {
@@ -217,12 +232,22 @@ fn pool_gauges(r: &mut Registry, view: &View, pool: &str) {
         }
     }
     r.register(format!("{p}per_endpoint_queue_size"), "Waiting requests of an endpoint", queues);
-    let index: Family<Labels, Gauge> = Family::default();
-    let plugin = "approx-prefix-cache-producer".to_owned();
-    index
-        .get_or_create(&vec![("plugin_name", plugin.clone()), ("plugin_type", plugin)])
-        .set(i64::try_from(view.index_bytes).unwrap_or(i64::MAX));
-    r.register(format!("{p}prefix_indexer_size"), "Bytes of the prefix index", index);
+}
+
+fn index_gauges(r: &mut Registry, view: &View, names: &Names) {
+    let (Some((blocks, bytes)), Some(name)) = (view.index, &names.prefix) else { return };
+    for (metric, help, n) in [
+        (
+            "llm_d_epp_prefix_indexer_size",
+            "Blocks in the prefix index, once per endpoint that holds it",
+            blocks,
+        ),
+        ("forebay_prefix_index_bytes", "Bytes of the prefix index, estimated", bytes),
+    ] {
+        let g: Family<Labels, Gauge> = Family::default();
+        g.get_or_create(&prefix_labels(name)).set(i64::try_from(n).unwrap_or(i64::MAX));
+        r.register(metric, help, g);
+    }
 }
 
 fn own_metrics(r: &mut Registry, view: &View) {
@@ -300,6 +325,14 @@ mod tests {
         assert_eq!(index(&[8.0, 0.0, 0.0, 0.0]), 0.25);
         // (1 + 3)^2 / (2 * (1 + 9))
         assert_eq!(index(&[1.0, 3.0]), 0.8);
+    }
+
+    #[test]
+    fn deviations_are_those_of_a_sample() {
+        // Squares 9 + 1 + 1 + 9 by 3.
+        assert_eq!(spread(&[1.0, 3.0, 5.0, 7.0]), Some((4.0, (20.0_f64 / 3.0).sqrt())));
+        assert_eq!(spread(&[2.5]), Some((2.5, 0.0)));
+        assert_eq!(spread(&[]), None);
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub enum CollectError {
         waited: Duration,
     },
     /// All bodies together would take more memory than they may (status 503). Close the connection.
-    #[error("the router holds as many bytes of requests as it may")]
+    #[error("the router holds as many bytes of requests and answers as it may")]
     NoRoom,
     /// It broke off or is malformed.
     #[error("the body could not be read: {0}")]

@@ -1,5 +1,6 @@
 //! A bound on what many requests hold together.
 
+use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -57,6 +58,27 @@ impl Held {
     }
 }
 
+impl Held {
+    /// These bytes, for which the share was taken; it is given back with the last reference to them.
+    #[must_use]
+    pub fn keep(self, bytes: Bytes) -> Bytes {
+        if self.bytes == 0 { bytes } else { Bytes::from_owner(Kept { bytes, held: self }) }
+    }
+}
+
+/// Bytes and the share that was taken for them.
+struct Kept {
+    bytes: Bytes,
+    #[expect(dead_code, reason = "held for its drop")]
+    held: Held,
+}
+
+impl AsRef<[u8]> for Kept {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
         if let Some(budget) = &self.budget {
@@ -80,5 +102,19 @@ mod tests {
         drop(b);
         assert_eq!(budget.used(), 0);
         assert!(Held::unbounded().take(u64::MAX));
+    }
+
+    #[test]
+    fn a_share_goes_with_the_last_of_its_bytes() {
+        let budget = Budget::new(10);
+        let mut share = budget.share();
+        assert!(share.take(4));
+        let mut bytes = share.keep(Bytes::from_static(b"abcd"));
+        let tail = bytes.split_off(3);
+        assert_eq!((&bytes[..], &tail[..], budget.used()), (&b"abc"[..], &b"d"[..], 4));
+        drop(bytes);
+        assert_eq!(budget.used(), 4);
+        drop(tail);
+        assert_eq!(budget.used(), 0);
     }
 }

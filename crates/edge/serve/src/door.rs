@@ -17,7 +17,7 @@ use forebay_live::recording::Recorder;
 use forebay_live::{Router, Upstream};
 use forebay_net::{
     Body, Budget, Client, CollectError, CollectLimits, Held, Incoming, Open, SendError, Stage, UpstreamBody,
-    UpstreamError, collect, collect_held,
+    UpstreamError, collect_held,
 };
 use forebay_wire::show::shown;
 use forebay_wire::splice::{EventMap, NameMap, replace};
@@ -74,7 +74,7 @@ pub struct DoorOptions {
     pub reads: Reads,
     /// Whether every endpoint is an emulated one, which every answer then says.
     pub emulated: bool,
-    /// Bytes of request bodies that may be held at once.
+    /// Bytes of request bodies, and of answers in one piece, that may be held at once.
     pub max_buffered_bytes: u64,
     /// What is tried once more at another endpoint.
     pub retry_on: RetryOn,
@@ -396,9 +396,14 @@ impl Door {
             timeout: std::time::Duration::from_secs(u32::MAX.into()),
             ..self.options.limits
         };
-        let whole = collect(body, limits).await.map_err(|e| {
+        let mut held = self.budget.share();
+        let whole = collect_held(body, limits, &mut held).await.map_err(|e| {
             if let CollectError::Broken(why) = &e {
                 self.broke_off(upstream, why.downcast_ref(), why);
+            }
+            if matches!(e, CollectError::NoRoom) {
+                // The client has sent all of its request: its connection can go on.
+                return fail(Refusing { close: false, ..Refusing::from(e) }.after(|| 1));
             }
             fail(status(StatusCode::BAD_GATEWAY, &format!("the endpoint's answer: {e}")))
         })?;
@@ -413,7 +418,8 @@ impl Door {
         flight.record.response_bytes = whole.len() as u64;
         self.router.metrics().answer_processed(begun.elapsed());
         head.headers.remove(CONTENT_LENGTH);
-        Ok(Reply::Whole(Response::from_parts(head, Body::from(whole))))
+        // Until the client has taken it, however slowly.
+        Ok(Reply::Whole(Response::from_parts(head, Body::from(held.keep(whole)))))
     }
 }
 

@@ -29,6 +29,15 @@ fn a_chat_request() {
 }
 
 #[test]
+fn several_prompts_are_one_text_in_their_order() {
+    let both = |a: &str, b: &str| prompt(Api::Completions, &json!({"prompt": [a, b]}));
+    assert_eq!(both("abcd", "efghi"), "abcdefghi\0\0\0");
+    assert_eq!(both("abc", "efghi"), "abc\0efghi\0\0\0");
+    assert_eq!(both("abcd", "x")[..4], both("abcd", "y")[..4]);
+    assert_ne!(both("abcd", "efgh"), both("efgh", "abcd"));
+}
+
+#[test]
 fn each_api_has_its_prompt() {
     assert_eq!(prompt(Api::Completions, &json!({"prompt": "abc", "messages": "no"})), "abc");
     assert_eq!(prompt(Api::Completions, &json!({"prompt": ["abcde", "f"]})), "abcde\0\0\0f\0\0\0");

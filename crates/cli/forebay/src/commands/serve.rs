@@ -17,7 +17,7 @@ use forebay_live::engines::Engines;
 use forebay_live::lines::{self, LinesWriter};
 use forebay_live::recording::{self, Folder, Key, RecordOptions, RecordWriter, Recorder};
 use forebay_live::scrape::{self, ScrapeOptions};
-use forebay_live::{Clock, Options, Router, journal, models};
+use forebay_live::{Clock, Names, Options, Router, journal, models};
 use forebay_net::{Client, ClientOptions, CollectLimits, ServerOptions};
 use forebay_serve::{DoorOptions, Parsers, Reads, ServeOptions, Server};
 use std::hash::{BuildHasher, Hasher};
@@ -198,8 +198,8 @@ impl Serve {
         let seed = self.seed.unwrap_or_else(random_seed);
         let (journal, journal_writer) = self.decision_log()?;
         let plan = Arc::new(config.plan(&manifests.priorities()));
-        let options =
-            Options { plan, seed, clock: Clock::real(), journal, pool_name: self.pool_name.clone() };
+        let (clock, pool_name, names) = (Clock::real(), self.pool_name.clone(), Names::of_config(&config));
+        let options = Options { plan, seed, clock, journal, pool_name, names };
         let router = Router::start(options).context("the router cannot be started")?;
         let pool = if emulated { start_emulated_pool(&router).await? } else { Vec::new() };
         for e in &self.endpoints {

@@ -134,6 +134,66 @@ async fn a_reset_idle_connection_is_tried_again_and_a_fresh_one_only_if_allowed(
     p.settles().await;
 }
 
+/// A port that takes no connection and refuses none: its backlog is full, and what is in it is never taken.
+/// Gives its address and what keeps it so.
+async fn silent() -> (String, impl Sized) {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut filling = Vec::new();
+    loop {
+        let connect = tokio::net::TcpStream::connect(address);
+        match tokio::time::timeout(Duration::from_millis(300), connect).await {
+            Ok(stream) => filling.push(stream.unwrap()),
+            Err(_) => return (address.to_string(), (listener, filling)),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endpoint_that_does_not_take_a_connection_in_time_is_left_out() {
+    let (silent, _full) = silent().await;
+    let url = format!("http://{silent}");
+    let good = Upstream::start().await;
+    // Metrics of both come from the good one: nothing but a request finds out.
+    let port = good.authority.rsplit(':').next().unwrap();
+    let config = Scratch::new(
+        "connect.yaml",
+        &format!(
+            "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nfeatureGates: [flowControl]\nplugins:\n\
+             - type: random-picker\n- {{type: utilization-detector, parameters: {{metricsStalenessThreshold: 5s}}}}\n\
+             - {{type: metrics-data-source, parameters: {{port: {port}}}}}\n- type: core-metrics-extractor\n\
+             dataLayer:\n  sources:\n  - pluginRef: metrics-data-source\n    extractors: [{{pluginRef: core-metrics-extractor}}]\n\
+             proxy: {{connectTimeout: 200ms}}\n"
+        ),
+    );
+    let out = format!("forebay_endpoint_available{{endpoint=\"{silent}\"}}");
+    // Without another endpoint the client is told; the kernel's own time-out would be minutes.
+    let alone = Process::serve(&["--config", config.path(), "--endpoint", &url, "--access-log", "off"]).await;
+    alone.ready().await;
+    let answer = alone.post("/v1/completions", &[], BODY).await;
+    assert_eq!(answer.status, StatusCode::BAD_GATEWAY);
+    assert!(answer.text().contains("connecting failed"), "{}", answer.text());
+    assert_eq!((alone.metric(&out).await, alone.metric(RETRIES).await), (0.0, 0.0));
+    alone.settles().await;
+
+    let p = router(&[&good], &config, &["--endpoint", &url, "--access-log", "off", "--seed", "1"]).await;
+    until("both have been seen", async || p.saturation().await == 0.0).await;
+    until("a request has found out, and nobody saw it", async || {
+        assert_eq!(p.post("/v1/completions", &[], BODY).await.status, StatusCode::OK);
+        p.metric(RETRIES).await > 0.0
+    })
+    .await;
+    assert_eq!(p.metric(&out).await, 0.0);
+    // It stays out, although its metrics are fresh: only a connection to its own port lets it in again.
+    for _ in 0..20 {
+        assert_eq!(p.post("/v1/completions", &[], BODY).await.status, StatusCode::OK);
+    }
+    assert_eq!((p.metric(RETRIES).await, p.metric("forebay_ejections_total").await), (1.0, 1.0));
+    p.settles().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn servers_that_hang_or_die_in_the_middle_are_told_from_good_ones() {
     let mut upstream = Upstream::start().await;

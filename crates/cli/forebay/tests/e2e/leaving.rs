@@ -201,3 +201,36 @@ async fn connections_and_bytes_are_limited_by_the_configuration() {
     let long = format!("{{\"model\":\"m\",\"prompt\":\"{}\"}}", "x".repeat(1200));
     assert_eq!(p.post("/v1/completions", &[], long).await.status.as_u16(), 200);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_in_one_piece_count_among_the_bytes_held() {
+    let mut upstream = Upstream::start().await;
+    let text = std::fs::read_to_string(config("defaultRequestTTL: 60s").path()).unwrap();
+    let config = Scratch::new("answers.yaml", &format!("{text}proxy: {{maxBufferedBytes: 24Mi}}\n"));
+    let mut p = router(&upstream, &config, &[]).await;
+    // More than the buffers of two sockets take, so that it stays in the router until its client reads.
+    let size = 16 << 20;
+    upstream.json(&format!("\"{}\"", "x".repeat(size - 2)));
+    let slow = Raw::post(&p.api, "/v1/completions", &[], BODY).await;
+    let held = async || p.metric("forebay_buffered_bytes").await;
+    until("the answer is held", async || held().await == size as f64).await;
+    // There is no room for another one, although its request was small.
+    let mut other = Raw::post(&p.api, "/v1/completions", &[], BODY).await;
+    let answer = other.until("rejected-saturated").await;
+    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("retry-after: "), "{answer}");
+    assert!(!answer.contains("connection: close"), "the request was read: {answer}");
+    // Events that pass on at once are not held.
+    upstream.reply(Reply::Stream(vec![event("a"), "data: [DONE]\n\n".into()]));
+    assert_eq!(p.post("/v1/completions", &[], BODY).await.status.as_u16(), 200);
+    assert_eq!(held().await, size as f64);
+    drop(slow);
+    until("its bytes are free", async || held().await == 0.0).await;
+    let mut ends = Vec::new();
+    for _ in 0..3 {
+        ends.push(p.access().await["end"].as_str().unwrap().to_owned());
+    }
+    ends.sort();
+    assert_eq!(ends, ["failed", "finished", "finished"]);
+    assert_eq!(upstream.count(), 3);
+    p.settles().await;
+}

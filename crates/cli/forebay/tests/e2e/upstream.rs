@@ -39,6 +39,8 @@ pub(crate) enum Reply {
 struct State {
     reply: Mutex<Reply>,
     waiting: Mutex<f64>,
+    /// A metric line about LoRA adapters; empty for none.
+    adapters: Mutex<String>,
     seen: mpsc::UnboundedSender<Seen>,
     open: AtomicUsize,
     /// Requests that are reset before others are answered.
@@ -73,6 +75,7 @@ impl Upstream {
         let state = Arc::new(State {
             reply: Mutex::new(Reply::Whole(200, "application/json", "{}".into())),
             waiting: Mutex::new(0.0),
+            adapters: Mutex::default(),
             seen: tx,
             open: AtomicUsize::new(0),
             resets: AtomicUsize::new(0),
@@ -127,6 +130,14 @@ impl Upstream {
         *self.state.waiting.lock().unwrap() = n;
     }
 
+    /// The LoRA adapters that metrics tell of: running ones, waiting ones, and how many fit.
+    pub(crate) fn adapters(&self, running: &str, waiting: &str, max: u32) {
+        *self.state.adapters.lock().unwrap() = format!(
+            "vllm:lora_requests_info{{max_lora=\"{max}\",running_lora_adapters=\"{running}\",\
+             waiting_lora_adapters=\"{waiting}\"}} 1.0\n"
+        );
+    }
+
     /// The next request.
     pub(crate) async fn next(&mut self) -> Seen {
         tokio::time::timeout(crate::process::PATIENCE, self.seen.recv()).await.unwrap().unwrap()
@@ -175,9 +186,10 @@ async fn answer(state: Arc<State>, request: http::Request<forebay_net::Incoming>
             std::future::pending::<()>().await;
         }
         let waiting = *state.waiting.lock().unwrap();
+        let adapters = state.adapters.lock().unwrap().clone();
         let text = format!(
             "vllm:num_requests_waiting {waiting}\nvllm:num_requests_running 0\nvllm:kv_cache_usage_perc 0\n\
-             vllm:cache_config_info{{block_size=\"16\",num_gpu_blocks=\"1000\"}} 1\n"
+             vllm:cache_config_info{{block_size=\"16\",num_gpu_blocks=\"1000\"}} 1\n{adapters}"
         );
         return Response::new(Body::from(text));
     }

@@ -84,6 +84,11 @@ impl Kernel {
         self.index.as_ref().map_or(0, PrefixIndex::bytes)
     }
 
+    /// Blocks in the prefix index; one that several endpoints hold counts several times.
+    pub fn index_blocks(&self) -> u64 {
+        self.index.as_ref().map_or(0, PrefixIndex::all_blocks)
+    }
+
     /// The priority of the band a live request runs in.
     pub fn priority_of(&self, id: Id) -> Option<i32> {
         self.table.get(id).map(|e| e.asked.priority)

@@ -99,6 +99,11 @@ impl PrefixIndex {
         self.bytes
     }
 
+    /// Blocks held by all endpoints; one that several hold counts several times.
+    pub fn all_blocks(&self) -> u64 {
+        self.holders.iter().map(|h| h.blocks).sum()
+    }
+
     /// Blocks held by an endpoint.
     pub fn blocks(&self, endpoint: u32) -> u64 {
         self.holders.get(endpoint as usize).map_or(0, |h| h.blocks)

@@ -426,7 +426,7 @@ fn the_prefix_index_draws_repeated_prompts_to_one_endpoint() {
             }
         }
     }
-    assert!(r.k.index_bytes() > 0);
+    assert!(r.k.index_bytes() > 0 && r.k.index_blocks() > 0);
     assert_eq!(r.k.block_tokens(), 64, "engines' 16 is floored");
 }
 
@@ -596,7 +596,7 @@ fn matched_tokens_count_in_the_blocks_that_were_hashed() {
     let said = r.taken();
     assert!(matches!(said[..], [Effect::Dispatch { matched_tokens: 256, .. }]), "{said:?}");
     r.k.remove_endpoint(Nanos(MS), e, &mut r.fx);
-    assert_eq!(r.k.index_bytes(), 0, "what was sent to an endpoint goes with it");
+    assert_eq!((r.k.index_bytes(), r.k.index_blocks()), (0, 0), "what was sent to an endpoint goes with it");
 }
 
 #[test]

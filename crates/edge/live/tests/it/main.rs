@@ -7,7 +7,7 @@ use forebay_config::{Options as ConfigOptions, load};
 use forebay_kernel::journal::Journal;
 use forebay_kernel::{Ask, EndpointId, EndpointSpec, QueueOutcome, Reading, Refusal, Sample, Usage};
 use forebay_live::scrape::{ScrapeOptions, run};
-use forebay_live::{Clock, DoorView, Options, Refused, Router, Series, Ticket, plugins};
+use forebay_live::{Clock, DoorView, Names, Options, Refused, Router, Series, Ticket, plugins};
 use forebay_net::{Body, Client, ClientOptions, Listener, ServerOptions};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -47,6 +47,7 @@ fn router_with(config: &str, journal: Option<Box<dyn Journal>>) -> Arc<Router> {
         clock: Clock::real(),
         journal,
         pool_name: "pool".into(),
+        names: Names::default(),
     })
     .unwrap()
 }
@@ -316,7 +317,8 @@ async fn a_panic_in_the_kernel_answers_what_waits_and_refuses_the_rest() {
         scorer: Arc::new(Faulty),
     });
     let (seed, clock, journal) = (1, Clock::real(), None);
-    let options = Options { plan: Arc::new(plan), seed, clock, journal, pool_name: "pool".into() };
+    let (pool_name, names) = ("pool".into(), Names::default());
+    let options = Options { plan: Arc::new(plan), seed, clock, journal, pool_name, names };
     let r = Router::start(options).unwrap();
     let id = with_endpoint(&r, 0.0);
     let running = r.enter(ask(0), &series(&r)).await.unwrap();
