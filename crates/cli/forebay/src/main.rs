@@ -8,9 +8,10 @@ mod layout;
 mod runtime;
 mod simulated;
 mod values;
+mod written;
 
 use clap::{Parser, Subcommand};
-use commands::{compare, config, emulate, plugins, policy, replay, serve, simulate};
+use commands::{capacity, compare, config, emulate, plugins, policy, replay, serve, simulate};
 use forebay_base::Diagnostics;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
@@ -49,6 +50,7 @@ enum Command {
     Replay(replay::Replay),
     Simulate(simulate::Simulate),
     Compare(Box<compare::Compare>),
+    Capacity(capacity::Capacity),
 }
 
 impl Command {
@@ -62,6 +64,7 @@ impl Command {
             Command::Replay(c) => c.run(out),
             Command::Simulate(c) => c.run(out),
             Command::Compare(c) => c.run(out),
+            Command::Capacity(c) => c.run(out),
         }
     }
 }

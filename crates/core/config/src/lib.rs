@@ -23,7 +23,7 @@ pub use config::Config;
 pub use endpoints::{FileEndpoint, read_endpoints};
 pub use gates::Gates;
 pub use instances::{Instance, Options};
-pub use load::{DEFAULT_CONFIG, load};
+pub use load::{DEFAULT_CONFIG, load, load_tree};
 pub use manifests::Manifests;
 pub use proxy::{ProxyConfig, RetryOn};
 pub use schema::schema;

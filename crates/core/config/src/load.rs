@@ -52,7 +52,22 @@ pub fn load(
     options: Options,
 ) -> Result<Config, Diagnostics> {
     let mut found = Diagnostics::default();
-    let config = resolve(if text.is_empty() { DEFAULT_CONFIG } else { text }, catalogue, options, &mut found);
+    let documents = parse(if text.is_empty() { DEFAULT_CONFIG } else { text }, &mut found);
+    load_tree(&documents, found, file, catalogue, options)
+}
+
+/// As [`load`], from a text that has been read into trees already, with what was `found` there.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_tree(
+    documents: &[Node],
+    mut found: Diagnostics,
+    file: &str,
+    catalogue: &[&'static Descriptor],
+    options: Options,
+) -> Result<Config, Diagnostics> {
+    let config = resolve(documents, catalogue, options, &mut found);
     found.finish(file);
     match config {
         Some(mut config) if !found.has_errors() => {
@@ -64,12 +79,11 @@ pub fn load(
 }
 
 fn resolve(
-    text: &str,
+    documents: &[Node],
     catalogue: &[&'static Descriptor],
     options: Options,
     found: &mut Diagnostics,
 ) -> Option<Config> {
-    let documents = parse(text, found);
     let Some(root) = documents.first() else {
         if !found.has_errors() {
             let start = Position { line: 1, column: 1 };

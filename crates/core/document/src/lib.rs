@@ -7,6 +7,7 @@
 //! `null` means absent.
 
 pub mod decode;
+pub mod edit;
 pub mod quantity;
 pub mod span;
 mod tree;

@@ -1,6 +1,9 @@
 //! Results as JSON: integers in nanoseconds, keys in a fixed order.
 
+use crate::asked::Stated;
+use crate::capacity::{Answer, Found, Question, Usage};
 use crate::compare::{ArmResult, ClassResult, Comparison, Measure, PlaceResult};
+use crate::sweep::Sweep;
 use crate::summary::{ClassSummary, Figures, Metric, QUANTILES, Summary};
 use forebay_records::stats::{Paired, Quantile, Standing, Throughput, Verdict};
 use forebay_sim::{Counters, GroupUse, HISTOGRAM_BINS, ScaleEvent, ScaleMetric, Scaling, Timeline};
@@ -185,5 +188,86 @@ pub fn comparison(c: &Comparison) -> Value {
         "policies": policies.collect::<Vec<_>>(),
         "seeds": c.seeds,
         "places": c.places.iter().map(place).collect::<Vec<_>>(),
+    })
+}
+
+fn found(f: &Found, seed: u64) -> Value {
+    let trials = f.trials.iter().map(|t| {
+        json!({
+            "rate": t.rate, "holds": t.holds, "backlog_growth_per_second": t.growth,
+            "backlog_growth_half_width": t.half_width, "lost_share": t.lost,
+        })
+    });
+    json!({
+        "seed": seed, "capacity": f.low, "bracket_high": number(f.high),
+        "full_runs": trials.collect::<Vec<_>>(),
+    })
+}
+
+fn usage(u: &Usage) -> Value {
+    let busy = u.busy.map(|b| {
+        json!({
+            "prefill_compute": b.prefill_compute, "decode_compute": b.decode_compute,
+            "weights": b.weights, "kv": b.kv, "host": b.host,
+        })
+    });
+    json!({
+        "rate": u.rate, "busy": busy, "kv_blocks_mean": u.kv, "kv_blocks_p95": u.kv_p95,
+        "sequences_mean": u.sequences, "sequences_p95": u.sequences_p95, "waiting_mean": u.waiting,
+        "limited_by": u.limit.label(),
+    })
+}
+
+/// Capacities in requests per second; a bracket without an upper end has null there.
+pub fn capacity(q: &Question, answers: &[Vec<Answer>]) -> Value {
+    let answer = |name: &str, a: &Answer| {
+        json!({
+            "configuration": name, "capacity": a.mean(), "interval": a.interval().map(|(l, h)| [l, h]),
+            "by_seed": q.seeds.iter().zip(&a.by_seed).map(|(s, f)| found(f, *s)).collect::<Vec<_>>(),
+            "servers": a.usage.as_ref().map(usage),
+        })
+    };
+    let workloads = q.workloads.iter().zip(answers).map(|(w, answers)| {
+        let all = q.arms.iter().zip(answers).map(|(arm, a)| answer(&arm.name, a));
+        json!({"workload": w.name, "configurations": all.collect::<Vec<_>>()})
+    });
+    json!({
+        "cluster": q.cluster.name, "seeds": q.seeds,
+        "search": {
+            "warmup_ns": q.search.warmup.0, "window_ns": q.search.window.0, "precision": q.search.precision,
+        },
+        "workloads": workloads.collect::<Vec<_>>(),
+    })
+}
+
+fn stated(s: &Stated) -> Value {
+    json!({
+        "value": number(s.value), "interval": s.interval.map(|(l, h)| [l, h]),
+        "standing": standing(s.standing), "at_least": number(s.at_least),
+        "by_seed": s.by_seed.iter().map(|v| number(*v)).collect::<Vec<_>>(), "count": s.count,
+    })
+}
+
+/// A sweep. Latencies are in nanoseconds, shares from 0 to 1; what is undetermined is null.
+pub fn sweep(s: &Sweep) -> Value {
+    let axes = s.axes.iter().map(|a| {
+        json!({"field": a.name(), "values": a.values.iter().map(|v| v.text.as_str()).collect::<Vec<_>>()})
+    });
+    let points = s.points.iter().zip(&s.rows).map(|(point, row)| {
+        let set: serde_json::Map<String, Value> = s
+            .axes
+            .iter()
+            .zip(point)
+            .map(|(a, i)| (a.name(), Value::String(a.values[*i].text.clone())))
+            .collect();
+        let figures: serde_json::Map<String, Value> =
+            s.asked.iter().zip(&row.figures).map(|(a, f)| (a.to_string(), stated(f))).collect();
+        json!({
+            "set": set, "rate": row.rate, "figures": figures, "problem": row.problem,
+            "runs": {"stable": row.loads[0], "near": row.loads[1], "overloaded": row.loads[2]},
+        })
+    });
+    json!({
+        "axes": axes.collect::<Vec<_>>(), "seeds": s.seeds, "points": points.collect::<Vec<_>>(),
     })
 }

@@ -5,13 +5,16 @@
 //! there are.
 
 pub mod article;
+pub mod asked;
 pub mod capacity;
 pub mod compare;
 pub mod html;
 pub mod json;
 pub mod parallel;
 pub mod policies;
+pub mod steady;
 pub mod summary;
+pub mod sweep;
 pub mod text;
 
 pub use parallel::{Progress, parallel};
@@ -20,6 +23,7 @@ pub use summary::{ClassSummary, Figures, Metric, Summary};
 
 use forebay_base::{Nanos, Span};
 use forebay_kernel::Plan;
+use forebay_records::Row;
 use forebay_sim::{Cluster, Options, Run};
 use forebay_workload::Workload;
 use std::sync::Arc;
@@ -44,6 +48,15 @@ impl Setup {
         let mut arrivals = self.workload.arrivals(seed);
         let name = |flow| self.workload.flow_name(flow);
         forebay_sim::run(&self.plan, &self.cluster, &mut arrivals, &name, &options)
+    }
+
+    /// As [`Setup::run`], but hands each request's record to `sink` when it ends and keeps none.
+    pub fn run_into(&self, seed: u64, options: Options, sink: &mut dyn FnMut(Row)) -> Run {
+        let mode = self.workload.mode;
+        let options = Options { seed, window: mode.arrivals_end(), horizon: mode.end(), ..options };
+        let mut arrivals = self.workload.arrivals(seed);
+        let name = |flow| self.workload.flow_name(flow);
+        forebay_sim::run_into(&self.plan, &self.cluster, &mut arrivals, &name, &options, sink)
     }
 
     /// The priorities of the workload's classes, for the bands of a plan.

@@ -2,7 +2,7 @@
 //! published runs had none.
 
 use forebay_base::Diagnostics;
-use forebay_config::{Options, load};
+use forebay_config::{Config, Options, load};
 use forebay_kernel::Plan;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -140,8 +140,15 @@ impl Policy {
     /// # Errors
     /// What is wrong with the configuration.
     pub fn plan(&self, priorities: &[i32]) -> Result<Arc<Plan>, Diagnostics> {
-        let config = load(&self.config, &self.name, forebay_kernel::plugins::ALL, Options::default())?;
-        Ok(Arc::new(config.plan(priorities)))
+        Ok(Arc::new(self.load()?.plan(priorities)))
+    }
+
+    /// The checked configuration.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn load(&self) -> Result<Config, Diagnostics> {
+        load(&self.config, &self.name, forebay_kernel::plugins::ALL, Options::default())
     }
 }
 

@@ -52,6 +52,37 @@ pub struct Composition {
     pub prefill_attention_ps: u64,
 }
 
+/// What many steps carried in sum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Steps.
+    pub steps: u64,
+    /// Prompt tokens that were computed.
+    pub prefill_tokens: u64,
+    /// Pairs of a computed prompt token and a token it attends to.
+    pub prefill_pairs: u128,
+    /// Tokens that were generated.
+    pub decode_tokens: u64,
+    /// Context tokens that these attended to.
+    pub decode_context: u128,
+}
+
+/// How long some work would keep each resource of a server busy, in seconds. Compute and memory overlap in
+/// a step, host time does not.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Demand {
+    /// Compute of prompts.
+    pub prefill_compute: f64,
+    /// Compute of generated tokens in the linear layers and the head.
+    pub decode_compute: f64,
+    /// Reading the weights, once a step.
+    pub weights: f64,
+    /// Reading the KV cache of generated tokens, and writing all tokens'.
+    pub kv: f64,
+    /// Overheads of steps and sequences, and collectives.
+    pub host: f64,
+}
+
 /// The coefficients for one model on one kind of hardware.
 #[derive(Clone, Debug)]
 pub struct Latency {
@@ -186,6 +217,29 @@ impl Latency {
         StepCost { fixed_ps, per_context_token_ps: self.context_ps }
     }
 
+    /// What work asks of a server's resources, without padding and as if no step mixed prefill and decode;
+    /// experts are read as an average step reads them.
+    pub fn demand(&self, w: &Work) -> Demand {
+        let seconds = |count: f64, ps: u64| count * ps as f64 / 1e12;
+        let (steps, prefill, decode) = (w.steps as f64, w.prefill_tokens as f64, w.decode_tokens as f64);
+        let tokens = prefill + decode;
+        let experts = match self.experts_ps.as_slice() {
+            [] => 0,
+            table => table[((tokens / steps.max(1.0)) as usize).min(table.len() - 1)],
+        };
+        Demand {
+            prefill_compute: seconds(prefill, self.linear_ps) + seconds(w.prefill_pairs as f64, self.pair_ps),
+            decode_compute: seconds(decode, self.linear_ps + self.head_ps),
+            weights: seconds(steps, self.weights_ps + experts),
+            kv: seconds(w.decode_context as f64, self.context_ps)
+                + seconds(decode, self.window_ps)
+                + seconds(tokens, self.write_ps),
+            host: seconds(steps, self.step_ps)
+                + seconds(decode, self.sequence_ps + self.sampling_ps)
+                + seconds(tokens, self.collective_token_ps),
+        }
+    }
+
     /// The largest captured graph, in tokens.
     pub fn max_capture(&self) -> u32 {
         self.max_capture
@@ -258,6 +312,31 @@ mod tests {
         // and layers.
         let ms = decode_ms(&latency("qwen3-14b", "h100", 1), 1, 100);
         assert!((12.6..12.85).contains(&ms), "{ms}");
+    }
+
+    #[test]
+    fn demand_is_what_steps_cost_where_nothing_hides() {
+        let l = latency("qwen3-14b", "h100", 1);
+        // 8 sequences decode 100 steps at a context of 1000: memory leads, compute half shows.
+        let w = Work { steps: 100, decode_tokens: 800, decode_context: 800_000, ..Work::default() };
+        let d = l.demand(&w);
+        assert_eq!((d.prefill_compute, d.decode_compute > 0.0), (0.0, true));
+        let steps = 100.0 * decode_ms(&l, 8, 1000) / 1e3;
+        let sum = d.weights + d.kv + d.host + 0.5 * d.decode_compute;
+        assert!((steps / sum - 1.0).abs() < 1e-3, "{steps} {sum}");
+        // A prompt of 2000 tokens in one step: compute leads, reads half show.
+        let w = Work { steps: 1, prefill_tokens: 2000, prefill_pairs: 2_001_000, ..Work::default() };
+        let d = l.demand(&w);
+        let c = Composition {
+            prefills: 1,
+            prefill_tokens: 2000,
+            prefill_attention_ps: l.prefill_attention_ps(2000, 0),
+            ..Composition::default()
+        };
+        let step = l.cost(&c).duration_ps(0) as f64 / 1e12;
+        // A sequence and the mixed step's overhead are not in it.
+        let sum = d.prefill_compute + d.kv + d.host + 0.5 * d.weights;
+        assert!((step / sum - 1.0).abs() < 0.01, "{step} {sum}");
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub use calibration::Calibration;
 pub use engine::{Aborted, ArriveError, Engine, EngineEvent, FinishReason, Job, Published, StepMode};
 pub use gaps::Gaps;
 pub use hardware::{Factors, HARDWARE, Hardware};
-pub use latency::{Composition, Latency, StepCost};
+pub use latency::{Composition, Demand, Latency, StepCost, Work};
 pub use model::{Attention, ModelConfig, Moe, Window};
 pub use models::MODELS;
 pub use spec::{EngineSpec, Resolved, Scheduling};

@@ -56,6 +56,18 @@ impl Cluster {
     pub fn read(text: &str, file: &str) -> Result<Cluster, Diagnostics> {
         let mut found = Diagnostics::default();
         let documents = parse(text, &mut found);
+        Cluster::read_tree(&documents, found, file)
+    }
+
+    /// As [`Cluster::read`], from a text that has been read into trees already, with what was `found` there.
+    ///
+    /// # Errors
+    /// As [`Cluster::read`].
+    pub fn read_tree(
+        documents: &[Node],
+        mut found: Diagnostics,
+        file: &str,
+    ) -> Result<Cluster, Diagnostics> {
         let cluster = documents.first().and_then(|root| cluster(root, &mut found));
         if documents.is_empty() && !found.has_errors() {
             found.push(Diagnostic::error(Position::default(), "", "the text is empty").expected("a cluster"));

@@ -31,8 +31,19 @@ impl Workload {
     pub fn read_with<'f>(text: &str, file: &str, files: &'f mut Files<'f>) -> Result<Workload, Diagnostics> {
         let mut found = Diagnostics::default();
         let documents = parse(text, &mut found);
+        Workload::read_tree(&documents, found, file, files)
+    }
+
+    /// As [`Workload::read_with`], from a text that has been read into trees already, with what was `found`
+    /// there.
+    pub fn read_tree<'f>(
+        documents: &[Node],
+        found: Diagnostics,
+        file: &str,
+        files: &'f mut Files<'f>,
+    ) -> Result<Workload, Diagnostics> {
         let mut reader = Reader { found, lengths: Vec::new(), stages: (Vec::new(), false), files };
-        let workload = match documents.as_slice() {
+        let workload = match documents {
             [document] => reader.workload(document),
             _ if reader.found.has_errors() => None,
             other => {

@@ -1,5 +1,6 @@
 //! One module per command.
 
+pub(crate) mod capacity;
 pub(crate) mod compare;
 pub(crate) mod config;
 pub(crate) mod emulate;
