@@ -11,7 +11,9 @@ mod values;
 mod written;
 
 use clap::{Parser, Subcommand};
-use commands::{capacity, compare, config, emulate, plugins, policy, replay, serve, simulate};
+use commands::{
+    capacity, compare, config, emulate, plugins, policy, replay, serve, simulate, sweep, workload,
+};
 use forebay_base::Diagnostics;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
@@ -51,6 +53,9 @@ enum Command {
     Simulate(simulate::Simulate),
     Compare(Box<compare::Compare>),
     Capacity(capacity::Capacity),
+    Sweep(Box<sweep::Sweep>),
+    #[command(subcommand)]
+    Workload(workload::Workload),
 }
 
 impl Command {
@@ -65,6 +70,8 @@ impl Command {
             Command::Simulate(c) => c.run(out),
             Command::Compare(c) => c.run(out),
             Command::Capacity(c) => c.run(out),
+            Command::Sweep(c) => c.run(out),
+            Command::Workload(c) => c.run(out),
         }
     }
 }

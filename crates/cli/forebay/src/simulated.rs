@@ -38,6 +38,32 @@ impl ClusterFlags {
     }
 }
 
+impl ClusterFlags {
+    /// The text of the file with its name, or a file that says what the flags say.
+    pub(crate) fn text(&self) -> anyhow::Result<(String, String)> {
+        let Some(path) = &self.cluster else {
+            // Checked as a list first, so that what is wrong is said of the flag.
+            self.read()?;
+            return Ok((self.rendered(), "--engines".to_owned()));
+        };
+        Ok(input::text(path)?)
+    }
+
+    fn rendered(&self) -> String {
+        let mut out =
+            format!("version: 1\nname: {:?}\nengines:\n", format!("{} {}", self.engines, self.model));
+        for part in self.engines.split(',').map(str::trim) {
+            let (count, hardware) = part.split_once('x').unwrap_or(("1", part));
+            out.push_str(&format!(
+                "  - {{count: {count}, model: {:?}, hardware: {hardware:?}, args: {{max-num-seqs: 256, \
+                 max-num-batched-tokens: 2048, gpu-memory-utilization: 0.9}}}}\n",
+                self.model
+            ));
+        }
+        out
+    }
+}
+
 /// vLLM's arguments in the published runs, which are its defaults on smaller GPUs.
 fn published(spec: &mut EngineSpec) {
     spec.max_num_seqs = Some(256);
@@ -45,28 +71,45 @@ fn published(spec: &mut EngineSpec) {
     spec.gpu_memory_utilization = 0.9;
 }
 
+/// The text of a preset; `flag` is for messages.
+///
+/// # Errors
+/// There is none of this name.
+pub(crate) fn preset_text(name: &str, flag: &str) -> Result<&'static str, Diagnostics> {
+    let names = || forebay_workload::PRESETS.iter().map(|(name, _)| *name);
+    let found = forebay_workload::PRESETS.iter().find(|(n, _)| *n == name);
+    found.map(|(_, text)| *text).ok_or_else(|| {
+        let kind = if flag == "PRESET" { "no preset" } else { "neither a file nor a preset" };
+        let or = if flag == "PRESET" { "" } else { "a file, or " };
+        let d = Diagnostic::error(Position::default(), flag, format!("{name:?} is {kind}"));
+        let d = d.expected(format!("{or}one of {}", names().collect::<Vec<_>>().join(", ")));
+        Diagnostics(vec![d.nearest_of(name, names())])
+    })
+}
+
+/// The text of a workload file with its name for messages, or of a preset where there is no such file.
+pub(crate) fn workload_text(name: &str) -> anyhow::Result<(String, String)> {
+    let path = Path::new(name);
+    if name != "-" && !path.exists() {
+        return Ok((preset_text(name, "--workload")?.to_owned(), name.to_owned()));
+    }
+    Ok(input::text(path)?)
+}
+
+/// Reads the traces that a workload file names: they are looked for beside it.
+pub(crate) fn beside(workload: &str) -> impl FnMut(&str) -> Result<String, String> {
+    let folder = Path::new(workload).parent().unwrap_or(Path::new("")).to_owned();
+    move |name: &str| {
+        let path = folder.join(name);
+        std::fs::read_to_string(&path).map_err(|e| format!("{}: cannot be read: {e}", path.display()))
+    }
+}
+
 /// A workload file, or the name of a preset where there is no such file. Traces that a file names are
 /// looked for beside it.
 pub(crate) fn workload(name: &str) -> anyhow::Result<Workload> {
-    let path = Path::new(name);
-    if name != "-" && !path.exists() {
-        if let Some(preset) = Workload::preset(name) {
-            return Ok(preset);
-        }
-        let message = format!("{name:?} is neither a file nor a preset");
-        let names = || forebay_workload::PRESETS.iter().map(|(name, _)| *name);
-        let d = Diagnostic::error(Position::default(), "--workload", message)
-            .expected(format!("a file, or one of {}", names().collect::<Vec<_>>().join(", ")))
-            .nearest_of(name, names());
-        return Err(Diagnostics(vec![d]).into());
-    }
-    let (text, file) = input::text(path)?;
-    let folder = path.parent().unwrap_or(Path::new(""));
-    let mut files = |name: &str| {
-        let path = folder.join(name);
-        std::fs::read_to_string(&path).map_err(|e| format!("{}: cannot be read: {e}", path.display()))
-    };
-    Ok(Workload::read_with(&text, &file, &mut files)?)
+    let (text, file) = workload_text(name)?;
+    Ok(Workload::read_with(&text, &file, &mut beside(name))?)
 }
 
 /// A workload at a rate, if one is given.
@@ -131,5 +174,22 @@ fn bar(progress: &Progress, unit: &str, over: &AtomicBool) {
     if shown {
         // Wipes the bar.
         let _ = write!(std::io::stderr(), "\r{}\r", " ".repeat(90));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_engines_and_its_file_are_one_cluster() {
+        let flags =
+            ClusterFlags { cluster: None, engines: "2xh100,a100".to_owned(), model: "qwen3-14b".to_owned() };
+        let (text, file) = flags.text().expect("the list is good");
+        let (a, b) = (flags.read().expect("good"), Cluster::read(&text, &file).expect("good"));
+        assert_eq!((a.name.as_str(), a.servers.len()), (b.name.as_str(), b.servers.len()));
+        for (x, y) in a.servers.iter().zip(&b.servers) {
+            assert_eq!((&x.name, x.engine.to_string()), (&y.name, y.engine.to_string()));
+        }
     }
 }

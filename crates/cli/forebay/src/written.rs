@@ -38,6 +38,9 @@ mod tests {
 
     #[test]
     fn cells_with_commas_and_quotes_are_quoted() {
-        assert_eq!((cell("a b"), cell("a,b"), cell("a\"b")), ("a b".into(), "\"a,b\"".into(), "\"a\"\"b\"".into()));
+        assert_eq!(
+            (cell("a b"), cell("a,b"), cell("a\"b")),
+            ("a b".into(), "\"a,b\"".into(), "\"a\"\"b\"".into())
+        );
     }
 }

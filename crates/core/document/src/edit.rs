@@ -184,7 +184,8 @@ fn index(node: &Node, step: &Step, walked: &str) -> Result<usize, EditError> {
             let says = |n: &Node| NAMES.iter().any(|f| n.get(f).and_then(Node::as_text) == Some(name));
             items.iter().position(says).ok_or_else(|| {
                 let all: Vec<String> = items.iter().filter_map(named).collect();
-                let expected = if all.is_empty() { "an index".to_owned() } else { format!("one of {}", all.join(", ")) };
+                let expected =
+                    if all.is_empty() { "an index".to_owned() } else { format!("one of {}", all.join(", ")) };
                 wrong(format!("no item is called {name:?}"), expected)
             })
         }
@@ -211,7 +212,8 @@ mod tests {
             Content::Scalar(s) => s.text.clone(),
             Content::List(items) => format!("[{}]", items.iter().map(said).collect::<Vec<_>>().join(",")),
             Content::Map(entries) => {
-                let all: Vec<String> = entries.iter().map(|e| format!("{}:{}", e.key, said(&e.value))).collect();
+                let all: Vec<String> =
+                    entries.iter().map(|e| format!("{}:{}", e.key, said(&e.value))).collect();
                 format!("{{{}}}", all.join(","))
             }
         }

@@ -3,7 +3,7 @@
 
 use crate::summary::{ClassSummary, Metric, QUANTILES, Summary};
 use crate::text;
-use forebay_base::{Diagnostic, Position};
+use forebay_base::{Diagnostic, Diagnostics, Position};
 use forebay_records::stats::paired::mean_and_half_width;
 use forebay_records::stats::quantile::{MAX_INFINITE_SHARE, TAIL_FOR_CLAIM};
 use forebay_records::stats::{Direction, Standing};
@@ -171,20 +171,20 @@ impl Asked {
     ///
     /// # Errors
     /// What is wrong, with the nearest name.
-    pub fn parse(text: &str, classes: &[String], flag: &str) -> Result<Asked, Diagnostic> {
+    pub fn parse(text: &str, classes: &[String], flag: &str) -> Result<Asked, Diagnostics> {
         let (name, class) = text.split_once(':').map_or((text, None), |(n, c)| (n, Some(c)));
         let what = named(name, flag)?;
         let wrong = |message: String| Diagnostic::error(Position::default(), flag, message);
         let Some(class) = class else { return Ok(Asked { what, class: None }) };
         if what.of_pool() {
             let d = wrong(format!("found {text:?}; {name} is of all classes together"));
-            return Err(d.expected(format!("{name} without a class")));
+            return Err(one(d.expected(format!("{name} without a class"))));
         }
         if !classes.iter().any(|c| c == class) {
             let names = || classes.iter().map(String::as_str);
             let d = wrong(format!("the workload has no class {class:?}"));
             let all = names().collect::<Vec<_>>().join(", ");
-            return Err(d.expected(format!("one of {all}")).nearest_of(class, names()));
+            return Err(one(d.expected(format!("one of {all}")).nearest_of(class, names())));
         }
         Ok(Asked { what, class: Some(class.to_owned()) })
     }
@@ -204,11 +204,15 @@ impl Asked {
     }
 }
 
+fn one(d: Diagnostic) -> Diagnostics {
+    Diagnostics(vec![d])
+}
+
 /// What a name means.
 ///
 /// # Errors
 /// What is wrong with it, with the nearest.
-pub fn named(name: &str, flag: &str) -> Result<What, Diagnostic> {
+pub fn named(name: &str, flag: &str) -> Result<What, Diagnostics> {
     let names = What::names();
     if let Some((_, what)) = names.iter().find(|(n, _)| n == name) {
         return Ok(*what);
@@ -216,9 +220,9 @@ pub fn named(name: &str, flag: &str) -> Result<What, Diagnostic> {
     let latencies = LATENCIES.map(|(n, _)| n).join(", ");
     let others = OTHERS.map(|(n, _)| n).join(", ");
     let d = Diagnostic::error(Position::default(), flag, format!("{name:?} is no figure"));
-    Err(d
+    Err(one(d
         .expected(format!("{latencies}, each with -mean, -p50, -p90, -p95 or -p99; or {others}"))
-        .nearest_of(name, names.iter().map(|(n, _)| n.as_str())))
+        .nearest_of(name, names.iter().map(|(n, _)| n.as_str()))))
 }
 
 /// A figure of one run.
@@ -243,7 +247,8 @@ impl Sample {
 }
 
 fn sample(what: What, c: &ClassSummary, s: &Summary) -> Sample {
-    let share = |n: u64| if c.offered == 0 { Sample::NONE } else { Sample::exact(n as f64 / c.offered as f64) };
+    let share =
+        |n: u64| if c.offered == 0 { Sample::NONE } else { Sample::exact(n as f64 / c.offered as f64) };
     match what {
         What::Latency(m, stat) => {
             let f = c.figure(m);
@@ -269,7 +274,11 @@ fn sample(what: What, c: &ClassSummary, s: &Summary) -> Sample {
         What::Requests => Sample::exact(c.throughput.requests_per_second()),
         What::Tokens => Sample::exact(c.throughput.output_tokens_per_second()),
         What::Goodput => c.goodput.map_or(Sample::NONE, |g| {
-            if g.offered == 0 { Sample::NONE } else { Sample { count: g.offered, ..Sample::exact(g.share()) } }
+            if g.offered == 0 {
+                Sample::NONE
+            } else {
+                Sample { count: g.offered, ..Sample::exact(g.share()) }
+            }
         }),
         What::Rejected => share(c.all_rejected()),
         What::Unfinished => share(c.offered - c.finished),
@@ -309,7 +318,8 @@ pub fn stated(what: What, samples: &[Sample]) -> Stated {
     let count: u64 = samples.iter().map(|s| s.count).sum();
     let infinite: u64 = samples.iter().map(|s| s.infinite).sum();
     let by_seed: Vec<f64> = samples.iter().map(|s| s.value).collect();
-    let mean = |of: &dyn Fn(&Sample) -> f64| samples.iter().map(of).sum::<f64>() / samples.len().max(1) as f64;
+    let mean =
+        |of: &dyn Fn(&Sample) -> f64| samples.iter().map(of).sum::<f64>() / samples.len().max(1) as f64;
     let value = mean(&|s| s.value);
     let tail = match what {
         What::Latency(_, Stat::Quantile(i)) => count as f64 * (1.0 - QUANTILES[i]) + 1e-9,
@@ -354,7 +364,6 @@ impl Stated {
             Standing::Claim => {
                 let half = self.interval.map(|(low, high)| (high - low) / 2.0);
                 let margin = match (half, unit) {
-                    (None, _) => String::new(),
                     (Some(h), Unit::Share) => format!(" ±{:.1}", 100.0 * h),
                     (Some(h), _) if self.value > 0.0 => format!(" ±{:.0}%", 100.0 * h / self.value),
                     _ => String::new(),
@@ -378,7 +387,10 @@ mod tests {
         for (text, said) in [
             ("ttft-p9", "did you mean \"ttft-p90\"?"),
             ("goodputs", "did you mean \"goodput\"?"),
-            ("ttft-p99:critica", "no class \"critica\"; expected one of critical, batch; did you mean \"critical\"?"),
+            (
+                "ttft-p99:critica",
+                "no class \"critica\"; expected one of critical, batch; did you mean \"critical\"?",
+            ),
             ("preemptions:batch", "preemptions is of all classes together"),
             ("itl-p99:batch", "expected itl-p99 without a class"),
         ] {
@@ -403,6 +415,9 @@ mod tests {
         assert_eq!(stated(what, &[of(1e9, 4000, 21)]).text(Unit::Time), "undet.");
         assert_eq!(stated(what, &[of(f64::INFINITY, 4000, 0), of(1.0, 4000, 0)]).text(Unit::Time), "undet.");
         assert_eq!(stated(what, &[Sample::NONE]).text(Unit::Time), "-");
-        assert_eq!(stated(What::Goodput, &[Sample::exact(0.9), Sample::exact(0.9)]).text(Unit::Share), "90.0 % ±0.0");
+        assert_eq!(
+            stated(What::Goodput, &[Sample::exact(0.9), Sample::exact(0.9)]).text(Unit::Share),
+            "90.0 % ±0.0"
+        );
     }
 }

@@ -149,11 +149,7 @@ fn bracket(start: f64, factor: f64, guess: f64, holds: &mut dyn FnMut(f64) -> bo
 }
 
 /// Halves a bracket until it is as narrow as asked.
-fn halve(
-    (mut low, mut high): (f64, f64),
-    precision: f64,
-    mut holds: impl FnMut(f64) -> bool,
-) -> (f64, f64) {
+fn halve((mut low, mut high): (f64, f64), precision: f64, mut holds: impl FnMut(f64) -> bool) -> (f64, f64) {
     while low > 0.0 && high.is_finite() && high - low > precision * high {
         let middle = f64::midpoint(low, high);
         if holds(middle) {
@@ -310,7 +306,7 @@ pub fn capacities(q: &Question, threads: usize, progress: &Progress) -> Vec<Vec<
 mod tests {
     use super::*;
     use crate::Policy;
-    use forebay_config::load;
+    use forebay_config::{Options as Stability, load};
 
     #[test]
     fn a_bracket_is_found_from_either_side_and_narrowed() {
@@ -343,7 +339,8 @@ classes:
         Question {
             arms: vec![Arm {
                 name: live.name.clone(),
-                config: load(&live.config, "live", forebay_kernel::plugins::ALL, Default::default()).unwrap(),
+                config: load(&live.config, "live", forebay_kernel::plugins::ALL, Stability::default())
+                    .unwrap(),
             }],
             workloads: vec![Workload::read(text, "w").unwrap()],
             cluster: Arc::new(
@@ -382,7 +379,10 @@ classes:
         let trace = forebay_workload::Trace::read(&text, "t", forebay_workload::Format::Azure).unwrap();
         let workload = Workload::of_trace(trace, "t");
         let s = Search::QUICK.within(&workload.with_rate(2.0));
-        assert!((s.window.as_secs_f64() - 40.0).abs() < 0.5 && (s.warmup.as_secs_f64() - 10.0).abs() < 0.2, "{s:?}");
+        assert!(
+            (s.window.as_secs_f64() - 40.0).abs() < 0.5 && (s.warmup.as_secs_f64() - 10.0).abs() < 0.2,
+            "{s:?}"
+        );
         assert_eq!(Search::QUICK.within(&small().workloads[0]), Search::QUICK);
     }
 }

@@ -3,8 +3,8 @@
 use crate::asked::Stated;
 use crate::capacity::{Answer, Found, Question, Usage};
 use crate::compare::{ArmResult, ClassResult, Comparison, Measure, PlaceResult};
-use crate::sweep::Sweep;
 use crate::summary::{ClassSummary, Figures, Metric, QUANTILES, Summary};
+use crate::sweep::Sweep;
 use forebay_records::stats::{Paired, Quantile, Standing, Throughput, Verdict};
 use forebay_sim::{Counters, GroupUse, HISTOGRAM_BINS, ScaleEvent, ScaleMetric, Scaling, Timeline};
 use serde_json::{Value, json};

@@ -65,12 +65,8 @@ pub fn points(axes: &[Axis], zip: bool) -> Result<Vec<Point>, Diagnostics> {
     if zip {
         let n = axes.first().map_or(0, |a| a.values.len());
         if let Some(other) = axes.iter().find(|a| a.values.len() != n) {
-            let message = format!(
-                "{} has {n} values and {} has {}",
-                axes[0].name(),
-                other.name(),
-                other.values.len()
-            );
+            let message =
+                format!("{} has {n} values and {} has {}", axes[0].name(), other.name(), other.values.len());
             return wrong(message, "as many values of each with --zip");
         }
         return Ok((0..n).map(|i| vec![i; axes.len()]).collect());
@@ -118,11 +114,13 @@ pub fn make(base: &mut Base<'_>, axes: &[Axis], points: &[Point]) -> Result<Made
             load_tree(&nodes, found, &config.file, &base.catalogue, base.stability)
         });
         let plan = maker.keep(read, point, &config);
-        let key: Point = point.iter().zip(axes).filter(|(_, a)| a.root == Root::Cluster).map(|(i, _)| *i).collect();
+        let key: Point =
+            point.iter().zip(axes).filter(|(_, a)| a.root == Root::Cluster).map(|(i, _)| *i).collect();
         // Points that do not differ in their cluster share it: settling a thousand engines takes its time.
         let shared = clusters.iter().find(|(k, _)| *k == key).map(|(_, c)| Arc::clone(c));
         let made = shared.or_else(|| {
-            let read = cluster.at(point, axes).and_then(|(n, found)| Cluster::read_tree(&n, found, &cluster.file));
+            let read =
+                cluster.at(point, axes).and_then(|(n, found)| Cluster::read_tree(&n, found, &cluster.file));
             let made = Arc::new(maker.keep(read, point, &cluster)?);
             clusters.push((key, Arc::clone(&made)));
             Some(made)

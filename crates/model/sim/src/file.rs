@@ -63,11 +63,7 @@ impl Cluster {
     ///
     /// # Errors
     /// As [`Cluster::read`].
-    pub fn read_tree(
-        documents: &[Node],
-        mut found: Diagnostics,
-        file: &str,
-    ) -> Result<Cluster, Diagnostics> {
+    pub fn read_tree(documents: &[Node], mut found: Diagnostics, file: &str) -> Result<Cluster, Diagnostics> {
         let cluster = documents.first().and_then(|root| cluster(root, &mut found));
         if documents.is_empty() && !found.has_errors() {
             found.push(Diagnostic::error(Position::default(), "", "the text is empty").expected("a cluster"));

@@ -56,7 +56,10 @@ impl Capacity {
         let answers = with_bar(&progress, "runs", || capacities(&q, threads(self.threads), &progress));
         let value = json::capacity(&q, &answers);
         if let Some(dir) = &self.out {
-            written::all(dir, &[("capacity.json", written::json(&value)?), ("capacity.csv", csv(&q, &answers))])?;
+            written::all(
+                dir,
+                &[("capacity.json", written::json(&value)?), ("capacity.csv", csv(&q, &answers))],
+            )?;
         }
         if self.json {
             write!(out, "{}", written::json(&value)?)?;
@@ -72,7 +75,8 @@ impl Capacity {
             if w.rate() > 0.0 {
                 return Ok(w);
             }
-            Err(Unusable(format!("--workload {name}: {} has no class whose rate could be raised", w.name)).into())
+            Err(Unusable(format!("--workload {name}: {} has no class whose rate could be raised", w.name))
+                .into())
         });
         let workloads = workloads.collect::<anyhow::Result<Vec<Workload>>>()?;
         let cluster = Arc::new(self.cluster.read()?);
@@ -136,7 +140,9 @@ fn notes(q: &Question, answers: &[Vec<Answer>]) -> Vec<String> {
         }
     }
     if q.seeds.len() > 1 {
-        notes.push("interval: Student's, 95 %, over seeds; it does not hold the width of the bracket".to_owned());
+        notes.push(
+            "interval: Student's, 95 %, over seeds; it does not hold the width of the bracket".to_owned(),
+        );
     }
     notes
 }
@@ -176,7 +182,11 @@ fn rates(q: &Question, answers: &[Vec<Answer>]) -> String {
                 row.push(right(format!("{} to {}", rate(low.max(0.0)), rate(high))));
             }
             let share = a.mean() / reference;
-            row.push(right(if share.is_finite() { format!("{:.0} %", 100.0 * share) } else { "-".to_owned() }));
+            row.push(right(if share.is_finite() {
+                format!("{:.0} %", 100.0 * share)
+            } else {
+                "-".to_owned()
+            }));
             t.add_row(row);
         }
     }

@@ -10,3 +10,5 @@ pub(crate) mod policy;
 pub(crate) mod replay;
 pub(crate) mod serve;
 pub(crate) mod simulate;
+pub(crate) mod sweep;
+pub(crate) mod workload;

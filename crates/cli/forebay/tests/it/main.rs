@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers, too")]
 
 mod config;
+mod planning;
 mod plugins;
 mod policy;
 mod replay;

@@ -66,8 +66,7 @@ const FULL_KV: f64 = 0.75;
 
 /// Runs the workload at its rate and looks at the servers after its warm-up.
 pub(super) fn of(plan: &Arc<Plan>, cluster: &Arc<Cluster>, workload: &Workload, seed: u64) -> Usage {
-    let setup =
-        Setup { plan: Arc::clone(plan), cluster: Arc::clone(cluster), workload: workload.clone() };
+    let setup = Setup { plan: Arc::clone(plan), cluster: Arc::clone(cluster), workload: workload.clone() };
     let options = Options { sample: Some(setup.sampling(POINTS)), ..Options::new(0) };
     let mut work = Work::default();
     let run = setup.run_into(seed, options, &mut |row| {
@@ -81,8 +80,8 @@ pub(super) fn of(plan: &Arc<Plan>, cluster: &Arc<Cluster>, workload: &Workload, 
         // The first token comes out of the prefill.
         let decodes = out.saturating_sub(1);
         work.decode_tokens += out;
-        work.decode_context += u128::from(decodes) * u128::from(row.prompt_tokens)
-            + u128::from(decodes * (decodes + 1) / 2);
+        work.decode_context +=
+            u128::from(decodes) * u128::from(row.prompt_tokens) + u128::from(decodes * (decodes + 1) / 2);
     });
     work.steps = run.counters.steps;
     let busy = alike(cluster).then(|| {

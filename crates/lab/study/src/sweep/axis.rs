@@ -60,25 +60,32 @@ impl Axis {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn parse(text: &str) -> Result<Axis, Diagnostic> {
-        let wrong = |message: String| Diagnostic::error(Position::default(), FLAG, message);
+    pub fn parse(text: &str) -> Result<Axis, Diagnostics> {
+        Axis::read(text).map_err(|d| Diagnostics(vec![*d]))
+    }
+
+    fn read(text: &str) -> Result<Axis, Box<Diagnostic>> {
+        let wrong = |message: String| Box::new(Diagnostic::error(Position::default(), FLAG, message));
+        let expecting = |message: String, what: &str| Box::new(wrong(message).expected(what));
         let Some((root, rest)) = text.split_once(':') else {
-            return Err(wrong(format!("found {text:?}")).expected(FORM));
+            return Err(expecting(format!("found {text:?}"), FORM));
         };
         let labels = || Root::ALL.iter().map(|r| r.label());
         let Some(root_found) = Root::ALL.iter().find(|r| r.label() == root).copied() else {
             let d = wrong(format!("found {root:?} in {text:?}"));
-            return Err(d.expected("one of config, cluster, workload").nearest_of(root, labels()));
+            return Err(Box::new(d.expected("one of config, cluster, workload").nearest_of(root, labels())));
         };
         let Some((field, values)) = rest.split_once('=') else {
-            return Err(wrong(format!("{text:?} has no values")).expected(FORM));
+            return Err(expecting(format!("{text:?} has no values"), FORM));
         };
-        let path = edit::path(field)
-            .map_err(|e| wrong(format!("{text:?}: {}", e.message)).expected(e.expected))?;
+        let path =
+            edit::path(field).map_err(|e| expecting(format!("{text:?}: {}", e.message), &e.expected))?;
         let values = split(values).into_iter().map(|v| value(v).map_err(|m| wrong(format!("{text:?}: {m}"))));
         let values = values.collect::<Result<Vec<Value>, _>>()?;
-        if let Some(v) = values.iter().enumerate().find(|(i, v)| values[..*i].iter().any(|w| w.text == v.text)) {
-            return Err(wrong(format!("{text:?} has the value {} twice", v.1.text)).expected("each value once"));
+        if let Some(v) =
+            values.iter().enumerate().find(|(i, v)| values[..*i].iter().any(|w| w.text == v.text))
+        {
+            return Err(expecting(format!("{text:?} has the value {} twice", v.1.text), "each value once"));
         }
         Ok(Axis { root: root_found, field: field.to_owned(), path, values })
     }
@@ -93,11 +100,12 @@ impl Axis {
         for text in texts {
             match Axis::parse(text) {
                 Ok(a) if axes.iter().any(|b| b.root == a.root && b.path == a.path) => {
-                    let d = Diagnostic::error(Position::default(), FLAG, format!("{} is set twice", a.name()));
+                    let d =
+                        Diagnostic::error(Position::default(), FLAG, format!("{} is set twice", a.name()));
                     wrong.push(d.expected("each field once"));
                 }
                 Ok(a) => axes.push(a),
-                Err(d) => wrong.push(d),
+                Err(d) => wrong.0.extend(d.0),
             }
         }
         if wrong.has_errors() { Err(wrong) } else { Ok(axes) }
@@ -118,7 +126,9 @@ impl Axis {
         let parts: Vec<&str> = self.field.split('.').collect();
         (1..=parts.len())
             .map(|n| parts[parts.len() - n..].join("."))
-            .find(|tail| all.iter().filter(|a| format!(".{}", a.field).ends_with(&format!(".{tail}"))).count() == 1)
+            .find(|tail| {
+                all.iter().filter(|a| format!(".{}", a.field).ends_with(&format!(".{tail}"))).count() == 1
+            })
             .unwrap_or_else(|| self.name())
     }
 
@@ -144,13 +154,15 @@ impl Axis {
 fn split(text: &str) -> Vec<&str> {
     let (mut parts, mut start, mut depth, mut quote) = (Vec::new(), 0, 0usize, None);
     for (i, c) in text.char_indices() {
-        match (quote, c) {
-            (Some(q), c) if c == q => quote = None,
-            (Some(_), _) => {}
-            (None, '"' | '\'') => quote = Some(c),
-            (None, '[' | '{') => depth += 1,
-            (None, ']' | '}') => depth = depth.saturating_sub(1),
-            (None, ',') if depth == 0 => {
+        if let Some(q) = quote {
+            quote = Some(q).filter(|q| *q != c);
+            continue;
+        }
+        match c {
+            '"' | '\'' => quote = Some(c),
+            '[' | '{' => depth += 1,
+            ']' | '}' => depth = depth.saturating_sub(1),
+            ',' if depth == 0 => {
                 parts.push(&text[start..i]);
                 start = i + 1;
             }

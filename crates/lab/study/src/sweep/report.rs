@@ -5,7 +5,7 @@ use crate::asked::{Asked, Unit};
 use crate::html::Words;
 use forebay_records::stats::Standing;
 use forebay_report::page::Cell;
-use forebay_report::{Bar, Bars, Group, Lines, Page, Series};
+use forebay_report::{Bar, Bars, Chart, Group, Lines, Page, Series};
 
 /// The report: a chart per figure over the values of the first axis, a line per combination of all others,
 /// and the numbers behind.
@@ -21,9 +21,10 @@ pub fn report(s: &Sweep, words: &Words) -> String {
     });
     page.table(&["field", "values"], &axes.collect::<Vec<_>>());
     page.section("Charts");
-    let charts: Vec<(String, String)> =
+    let charts: Vec<(Box<dyn Chart>, String)> =
         (0..s.asked.len()).map(|k| (chart(s, k), caption(s, k))).collect();
-    page.figures(&charts);
+    let charts: Vec<(&dyn Chart, &str)> = charts.iter().map(|(c, t)| (c.as_ref(), t.as_str())).collect();
+    page.charts(&charts);
     page.section("The numbers behind");
     numbers(&mut page, s);
     page.finish()
@@ -41,7 +42,8 @@ fn line_of(s: &Sweep, point: &[usize]) -> String {
 
 /// Whether all axes move together, so that there is one line.
 fn zipped(s: &Sweep) -> bool {
-    s.axes.len() > 1 && s.points.iter().all(|p| p.iter().all(|i| *i == p[0]))
+    s.axes.len() > 1
+        && s.points.iter().all(|p| p.iter().all(|i| *i == p[0]))
         && s.axes.iter().all(|a| a.values.len() > 1)
 }
 
@@ -70,7 +72,7 @@ fn scale(unit: Unit, greatest: f64) -> (&'static str, f64) {
     }
 }
 
-fn chart(s: &Sweep, k: usize) -> String {
+fn chart(s: &Sweep, k: usize) -> Box<dyn Chart> {
     let asked = &s.asked[k];
     let drawn = |r: &Row| matches!(r.figures[k].standing, Standing::Claim | Standing::AtLeast);
     let values = s.rows.iter().filter(|r| drawn(r)).map(|r| r.figures[k].value);
@@ -81,23 +83,29 @@ fn chart(s: &Sweep, k: usize) -> String {
     if !unit.is_empty() {
         title = format!("{title}, {unit}");
     }
+    let interval =
+        |r: &Row| r.figures[k].interval.map(|(l, h)| (l * factor, h * factor)).filter(|_| drawn(r));
     let first = &s.axes[0];
     let label = first.label(&s.axes);
     let Some((x, x_unit)) = first.numbers() else {
-        return bars(s, first, title, greatest * factor, &value, &|r: &Row| {
-            r.figures[k].interval.map(|(l, h)| (l * factor, h * factor))
-        });
+        return Box::new(bars(s, first, title, greatest * factor, &value, &interval));
     };
     let series = lines(s).into_iter().map(|(name, rows)| {
         let mut points: Vec<(f64, f64)> = rows.iter().map(|(i, r)| (x[*i], value(r))).collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        Series { name, points, steps: false }
+        let mut band: Vec<(f64, f64, f64)> = rows
+            .iter()
+            .filter_map(|(i, r)| interval(r).map(|(low, high)| (x[*i], low.max(0.0), high)))
+            .collect();
+        band.sort_by(|a, b| a.0.total_cmp(&b.0));
+        Series { name, points, steps: false, band, dots: true }
     });
     let (least, most) = x.iter().fold((f64::INFINITY, 0.0f64), |(a, b), v| (a.min(*v), b.max(*v)));
+    let series: Vec<Series> = series.collect();
     let x = if x_unit.is_empty() { label } else { format!("{label}, {x_unit}") };
     // Values over a wide range would crowd at the left.
     let log_x = least > 0.0 && most / least > 20.0;
-    Lines { title, x, y: String::new(), series: series.collect(), log_x, y_max: None }.svg()
+    Box::new(Lines { title, x, series, log_x, ..Lines::default() })
 }
 
 fn title(a: &Asked) -> String {
@@ -112,7 +120,7 @@ fn bars(
     greatest: f64,
     value: &dyn Fn(&Row) -> f64,
     interval: &dyn Fn(&Row) -> Option<(f64, f64)>,
-) -> String {
+) -> Bars {
     let lines = lines(s);
     let groups = first.values.iter().enumerate().map(|(i, v)| {
         let bars = lines.iter().map(|(_, rows)| {
@@ -124,7 +132,7 @@ fn bars(
     let top = if greatest > 0.0 { greatest * 1.15 } else { 1.0 };
     let series = lines.iter().map(|(name, _)| name.clone()).collect();
     let groups = groups.collect();
-    Bars { title, unit: String::new(), series, mark: String::new(), groups, range: (0.0, top) }.svg()
+    Bars { title, unit: String::new(), series, mark: String::new(), groups, range: (0.0, top) }
 }
 
 /// What a reader has to know about points that are not drawn, or drawn with reserve.
@@ -138,7 +146,10 @@ fn caption(s: &Sweep, k: usize) -> String {
     }
     match count(Standing::AtLeast) {
         0 => {}
-        n => out.push(format!("{n} of {} points rest on fewer than 30 requests beyond the percentile", s.rows.len())),
+        n => out.push(format!(
+            "{n} of {} points rest on fewer than 30 requests beyond the percentile",
+            s.rows.len()
+        )),
     }
     out.join("; ")
 }
@@ -159,7 +170,8 @@ fn numbers(page: &mut Page, s: &Sweep) {
     });
     let head: Vec<&str> = head.iter().map(String::as_str).collect();
     page.table(&head, &rows.collect::<Vec<_>>());
-    for problem in s.rows.iter().filter_map(|r| r.problem.as_ref()).collect::<std::collections::BTreeSet<_>>() {
+    for problem in s.rows.iter().filter_map(|r| r.problem.as_ref()).collect::<std::collections::BTreeSet<_>>()
+    {
         page.text(problem);
     }
 }

@@ -67,19 +67,28 @@ fn findings_name_the_expression_or_the_file() {
             "workload:classes.only.arrivals.rate=-1",
             "error: --set 'workload:classes.only.arrivals.rate=-1': classes.only.arrivals.rate: found the number -1",
         ),
-        ("cluster:engines[3].count=2", "error: --set 'cluster:engines[3].count=2': engines: there is no item 3"),
+        (
+            "cluster:engines[3].count=2",
+            "error: --set 'cluster:engines[3].count=2': engines: there is no item 3",
+        ),
         ("confg:a=1", "did you mean \"config\"?"),
         ("cluster:routers", "has no values"),
         ("cluster:routers=1,1", "has the value 1 twice"),
         ("cluster:routers=1,", "a value is empty"),
-        ("config:plugins[queue-score].weight=1", "no item is called \"queue-score\"; expected one of queue-scorer"),
+        (
+            "config:plugins[queue-score].weight=1",
+            "no item is called \"queue-score\"; expected one of queue-scorer",
+        ),
     ] {
         let text = wrong(&[set]);
         assert!(text.contains(said), "{set}: {text}");
     }
     // A field of the text is missing because a value took its neighbour away.
     let text = wrong(&["workload:classes.only.arrivals=null"]);
-    assert!(text.contains("workload.yaml") && text.contains("--set 'workload:classes.only.arrivals=null'"), "{text}");
+    assert!(
+        text.contains("workload.yaml") && text.contains("--set 'workload:classes.only.arrivals=null'"),
+        "{text}"
+    );
     let text = wrong(&["cluster:routers=1", "cluster:routers=2"]);
     assert!(text.contains("cluster:routers is set twice"), "{text}");
     let Err(text) = made(&["cluster:routers=1,2", "cluster:scrape.period=1s"], true) else { panic!() };
@@ -105,8 +114,8 @@ fn lists_and_mappings_are_values_and_labels_are_short() {
 #[test]
 fn a_sweep_is_the_same_on_any_number_of_threads() {
     let (axes, points, m) = made(&["workload:classes.only.arrivals.rate=2,60"], false).unwrap();
-    let asked =
-        ["ttft-p50", "tokens", "unfinished"].map(|t| Asked::parse(t, &["only".to_owned()], "--metric").unwrap());
+    let asked = ["ttft-p50", "tokens", "unfinished"]
+        .map(|t| Asked::parse(t, &["only".to_owned()], "--metric").unwrap());
     let go = |threads| sweep(&m.setups, (&axes, &points), &asked, &[1, 2, 3], threads, &Progress::new());
     let (one, two) = (go(1), go(2));
     assert_eq!(format!("{one:?}"), format!("{two:?}"));
