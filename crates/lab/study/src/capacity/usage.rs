@@ -41,7 +41,7 @@ impl Limit {
 pub struct Usage {
     /// The rate, requests per second.
     pub rate: f64,
-    /// Share of the time that each resource is busy; `None` if the servers are not alike.
+    /// Share of the time that each resource is busy; `None` if the servers are not alike, or come and go.
     pub busy: Option<Demand>,
     /// Share of the KV blocks in use.
     pub kv: f64,
@@ -102,7 +102,11 @@ pub(super) fn of(plan: &Arc<Plan>, cluster: &Arc<Cluster>, workload: &Workload, 
     usage
 }
 
+/// Whether all servers are equal and there from beginning to end, so that time and steps are those of any.
 fn alike(cluster: &Cluster) -> bool {
+    if !(cluster.incidents.is_empty() && cluster.scales.is_empty() && cluster.autoscalers.is_empty()) {
+        return false;
+    }
     let mut engines = cluster.servers.iter().map(|s| s.engine.to_string());
     let first = engines.next();
     first.is_some() && engines.all(|e| Some(e) == first)
