@@ -50,15 +50,17 @@ impl ClusterFlags {
     }
 
     fn rendered(&self) -> String {
+        use std::fmt::Write;
         let mut out =
             format!("version: 1\nname: {:?}\nengines:\n", format!("{} {}", self.engines, self.model));
         for part in self.engines.split(',').map(str::trim) {
             let (count, hardware) = part.split_once('x').unwrap_or(("1", part));
-            out.push_str(&format!(
+            let _ = writeln!(
+                out,
                 "  - {{count: {count}, model: {:?}, hardware: {hardware:?}, args: {{max-num-seqs: 256, \
-                 max-num-batched-tokens: 2048, gpu-memory-utilization: 0.9}}}}\n",
+                 max-num-batched-tokens: 2048, gpu-memory-utilization: 0.9}}}}",
                 self.model
-            ));
+            );
         }
         out
     }

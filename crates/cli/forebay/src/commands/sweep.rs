@@ -87,7 +87,7 @@ impl Sweep {
         if self.json {
             write!(out, "{}", written::json(&value)?)?;
         } else {
-            self.print(out, &done, &made)?;
+            print(out, &done, &made)?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -158,38 +158,34 @@ impl Sweep {
             ],
         }
     }
+}
 
-    fn print(&self, out: &mut dyn Write, s: &Swept, made: &Made) -> anyhow::Result<()> {
-        let seeds = if s.seeds.len() == 1 { "1 seed".to_owned() } else { format!("{} seeds", s.seeds.len()) };
-        let each = if s.seeds.len() == 1 { "" } else { " each, ± half the 95 % interval" };
-        writeln!(out, "{}: {} points, {seeds}{each}\n", Sweep::place(made), s.points.len())?;
-        let mut head: Vec<Cell> = s.axes.iter().map(|a| right(a.label(&s.axes))).collect();
-        head.extend(s.asked.iter().map(|a| right(a.head())));
-        head.push(Cell::new("load"));
-        let mut t = layout::table(head);
-        for (point, row) in s.points.iter().zip(&s.rows) {
-            let mut cells: Vec<Cell> =
-                s.axes.iter().zip(point).map(|(a, i)| right(&a.values[*i].text)).collect();
-            cells.extend(s.asked.iter().zip(&row.figures).map(|(a, f)| right(f.text(a.what.unit()))));
-            cells.push(Cell::new(row.load()));
-            t.add_row(cells);
-        }
-        let table = layout::lines(&t);
-        write!(out, "{table}")?;
-        if table.contains(">=") {
-            writeln!(
-                out,
-                "\n>=      fewer than 30 requests beyond the percentile: it is at least this much"
-            )?;
-        }
-        if table.contains("undet.") {
-            writeln!(out, "\nundet.  more than 0.5 % of the requests have no value, and count as infinite")?;
-        }
-        for problem in s.rows.iter().filter_map(|r| r.problem.as_ref()).collect::<BTreeSet<_>>() {
-            writeln!(out, "\n{problem}")?;
-        }
-        Ok(())
+fn print(out: &mut dyn Write, s: &Swept, made: &Made) -> anyhow::Result<()> {
+    let seeds = if s.seeds.len() == 1 { "1 seed".to_owned() } else { format!("{} seeds", s.seeds.len()) };
+    let each = if s.seeds.len() == 1 { "" } else { " each, ± half the 95 % interval" };
+    writeln!(out, "{}: {} points, {seeds}{each}\n", Sweep::place(made), s.points.len())?;
+    let mut head: Vec<Cell> = s.axes.iter().map(|a| right(a.label(&s.axes))).collect();
+    head.extend(s.asked.iter().map(|a| right(a.head())));
+    head.push(Cell::new("load"));
+    let mut t = layout::table(head);
+    for (point, row) in s.points.iter().zip(&s.rows) {
+        let mut cells: Vec<Cell> = s.axes.iter().zip(point).map(|(a, i)| right(&a.values[*i].text)).collect();
+        cells.extend(s.asked.iter().zip(&row.figures).map(|(a, f)| right(f.text(a.what.unit()))));
+        cells.push(Cell::new(row.load()));
+        t.add_row(cells);
     }
+    let table = layout::lines(&t);
+    write!(out, "{table}")?;
+    if table.contains(">=") {
+        writeln!(out, "\n>=      fewer than 30 requests beyond the percentile: it is at least this much")?;
+    }
+    if table.contains("undet.") {
+        writeln!(out, "\nundet.  more than 0.5 % of the requests have no value, and count as infinite")?;
+    }
+    for problem in s.rows.iter().filter_map(|r| r.problem.as_ref()).collect::<BTreeSet<_>>() {
+        writeln!(out, "\n{problem}")?;
+    }
+    Ok(())
 }
 
 /// A row per point: values in the units of the JSON, with the interval of each.
