@@ -124,7 +124,7 @@ impl Sweep {
                 .max_by_key(|c| c.priority);
             let suffix = most.map_or(String::new(), |c| format!(":{}", c.name));
             names.extend(["ttft-p99", "e2e-p99"].map(|n| format!("{n}{suffix}")));
-            names.extend(["ttft-p99", "tokens", "unfinished"].map(str::to_owned));
+            names.extend(["tokens", "unfinished"].map(str::to_owned));
             if first.workload.classes.iter().any(|c| !c.slo.is_empty()) {
                 names.push("goodput".to_owned());
             }
@@ -164,12 +164,23 @@ fn print(out: &mut dyn Write, s: &Swept, made: &Made) -> anyhow::Result<()> {
     let seeds = if s.seeds.len() == 1 { "1 seed".to_owned() } else { format!("{} seeds", s.seeds.len()) };
     let each = if s.seeds.len() == 1 { "" } else { " each, ± half the 95 % interval" };
     writeln!(out, "{}: {} points, {seeds}{each}\n", Sweep::place(made), s.points.len())?;
-    let mut head: Vec<Cell> = s.axes.iter().map(|a| right(a.label(&s.axes))).collect();
+    // A field with one value is the same in every line.
+    let varied = || s.axes.iter().enumerate().filter(|(_, a)| a.values.len() > 1);
+    let fixed: Vec<String> = s
+        .axes
+        .iter()
+        .filter(|a| a.values.len() == 1)
+        .map(|a| format!("{}={}", a.name(), a.values[0].text))
+        .collect();
+    if !fixed.is_empty() {
+        writeln!(out, "with {}\n", fixed.join(", "))?;
+    }
+    let mut head: Vec<Cell> = varied().map(|(_, a)| right(a.label(&s.axes))).collect();
     head.extend(s.asked.iter().map(|a| right(a.head())));
     head.push(Cell::new("load"));
     let mut t = layout::table(head);
     for (point, row) in s.points.iter().zip(&s.rows) {
-        let mut cells: Vec<Cell> = s.axes.iter().zip(point).map(|(a, i)| right(&a.values[*i].text)).collect();
+        let mut cells: Vec<Cell> = varied().map(|(k, a)| right(&a.values[point[k]].text)).collect();
         cells.extend(s.asked.iter().zip(&row.figures).map(|(a, f)| right(f.text(a.what.unit()))));
         cells.push(Cell::new(row.load()));
         t.add_row(cells);

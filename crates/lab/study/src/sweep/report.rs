@@ -36,7 +36,7 @@ fn plain(s: &str) -> Cell {
 
 /// A point's values of all axes but the first, as a name for its line.
 fn line_of(s: &Sweep, point: &[usize]) -> String {
-    let rest = s.axes.iter().zip(point).skip(1);
+    let rest = s.axes.iter().zip(point).skip(1).filter(|(a, _)| a.values.len() > 1);
     rest.map(|(a, i)| format!("{} {}", a.label(&s.axes), a.values[*i].text)).collect::<Vec<_>>().join(", ")
 }
 
