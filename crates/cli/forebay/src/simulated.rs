@@ -1,9 +1,10 @@
 //! What the simulating commands share: workloads, clusters, and a bar that shows how far a study is.
 
 use crate::input::{self, Unusable};
+use crate::layout;
 use clap::Args;
 use forebay_base::{Diagnostic, Diagnostics, Position};
-use forebay_engine::EngineSpec;
+use forebay_engine::{EngineSpec, ModelConfig, Version};
 use forebay_sim::Cluster;
 use forebay_study::Progress;
 use forebay_workload::Workload;
@@ -25,16 +26,30 @@ pub(crate) struct ClusterFlags {
     /// Their model
     #[arg(long, value_name = "NAME", default_value = "qwen3-14b")]
     model: String,
+    /// Its Hugging Face config.json instead
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["cluster", "model"])]
+    model_config: Option<PathBuf>,
+    /// vLLM release whose defaults and rules they follow, 0.11 to 0.32 [default: the last]
+    #[arg(long, value_name = "V", conflicts_with = "cluster")]
+    vllm_version: Option<String>,
 }
 
 impl ClusterFlags {
     /// Reads the file, or takes the flags: the block, step and memory limits of the published runs.
     pub(crate) fn read(&self) -> anyhow::Result<Cluster> {
         let Some(path) = &self.cluster else {
-            return Ok(Cluster::parse(&self.engines, &self.model, "--engines", published)?);
+            let version = self.vllm_version.as_ref().map_or(Ok(Version::NEWEST), |v| Version::find(v))?;
+            let model = match &self.model_config {
+                None => ModelConfig::find(&self.model)?.clone(),
+                Some(path) => {
+                    let (text, name) = input::text(path)?;
+                    ModelConfig::read(&text, &name, &name)?
+                }
+            };
+            return Ok(Cluster::of(&self.engines, &model, version, "--engines", published)?);
         };
         let (text, name) = input::text(path)?;
-        Ok(Cluster::read(&text, &name)?)
+        Ok(Cluster::read_with(&text, &name, &mut beside(path))?)
     }
 }
 
@@ -51,15 +66,19 @@ impl ClusterFlags {
 
     fn rendered(&self) -> String {
         use std::fmt::Write;
+        let model = match &self.model_config {
+            Some(path) => format!("model-config: {:?}", path.display().to_string()),
+            None => format!("model: {:?}", self.model),
+        };
+        let version = self.vllm_version.as_ref().map_or(String::new(), |v| format!(" vllm-version: {v:?},"));
         let mut out =
             format!("version: 1\nname: {:?}\nengines:\n", format!("{} {}", self.engines, self.model));
         for part in self.engines.split(',').map(str::trim) {
             let (count, hardware) = part.split_once('x').unwrap_or(("1", part));
             let _ = writeln!(
                 out,
-                "  - {{count: {count}, model: {:?}, hardware: {hardware:?}, args: {{max-num-seqs: 256, \
-                 max-num-batched-tokens: 2048, gpu-memory-utilization: 0.9}}}}",
-                self.model
+                "  - {{count: {count}, {model}, hardware: {hardware:?},{version} args: {{max-num-seqs: 256, \
+                 max-num-batched-tokens: 2048, gpu-memory-utilization: 0.9}}}}"
             );
         }
         out
@@ -98,20 +117,53 @@ pub(crate) fn workload_text(name: &str) -> anyhow::Result<(String, String)> {
     Ok(input::text(path)?)
 }
 
-/// Reads the traces that a workload file names: they are looked for beside it.
-pub(crate) fn beside(workload: &str) -> impl FnMut(&str) -> Result<String, String> {
-    let folder = Path::new(workload).parent().unwrap_or(Path::new("")).to_owned();
-    move |name: &str| {
+/// Reads files that the file at `path` names, looked for beside it.
+pub(crate) fn beside(path: &Path) -> impl FnMut(&str) -> Result<String, String> {
+    let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+    move |name| {
         let path = folder.join(name);
         std::fs::read_to_string(&path).map_err(|e| format!("{}: cannot be read: {e}", path.display()))
     }
+}
+
+/// What is settled for each kind of server, for people: a head line and indented lines.
+pub(crate) fn engines(cluster: &Cluster) -> String {
+    let mut out = String::new();
+    for (servers, resolved) in cluster.kinds() {
+        let names = match servers.as_slice() {
+            [one] => one.name.clone(),
+            [one, two] => format!("{}, {}", one.name, two.name),
+            [first, .., last] => format!("{} to {}, {} servers", first.name, last.name, servers.len()),
+            [] => continue,
+        };
+        let values = resolved.values();
+        let value = |name: &str| values.iter().find(|(n, _)| *n == name).map_or("", |(_, v)| v.as_str());
+        let head = ["model", "hardware", "vllm-version"];
+        let line = format!("{names}: {} on {}, vLLM {}", value(head[0]), value(head[1]), value(head[2]));
+        out.push_str(&line);
+        let mut width = usize::MAX;
+        for (name, value) in values.iter().filter(|(n, _)| !head.contains(n)) {
+            let part = format!("{name} {value}");
+            if width.saturating_add(part.len() + 2) > usize::from(layout::WIDTH) {
+                out.push_str(if width == usize::MAX { "\n  " } else { ",\n  " });
+                width = 2;
+            } else {
+                out.push_str(", ");
+                width += 2;
+            }
+            out.push_str(&part);
+            width += part.len();
+        }
+        out.push('\n');
+    }
+    out
 }
 
 /// A workload file, or the name of a preset where there is no such file. Traces that a file names are
 /// looked for beside it.
 pub(crate) fn workload(name: &str) -> anyhow::Result<Workload> {
     let (text, file) = workload_text(name)?;
-    Ok(Workload::read_with(&text, &file, &mut beside(name))?)
+    Ok(Workload::read_with(&text, &file, &mut beside(Path::new(name)))?)
 }
 
 /// A workload at a rate, if one is given.
@@ -185,8 +237,13 @@ mod tests {
 
     #[test]
     fn a_list_of_engines_and_its_file_are_one_cluster() {
-        let flags =
-            ClusterFlags { cluster: None, engines: "2xh100,a100".to_owned(), model: "qwen3-14b".to_owned() };
+        let flags = ClusterFlags {
+            cluster: None,
+            engines: "2xh100,a100".to_owned(),
+            model: "qwen3-14b".to_owned(),
+            model_config: None,
+            vllm_version: Some("0.15".to_owned()),
+        };
         let (text, file) = flags.text().expect("the list is good");
         let (a, b) = (flags.read().expect("good"), Cluster::read(&text, &file).expect("good"));
         assert_eq!((a.name.as_str(), a.servers.len()), (b.name.as_str(), b.servers.len()));

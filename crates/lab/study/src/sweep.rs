@@ -45,6 +45,8 @@ pub struct Base<'f> {
     pub stability: Stability,
     /// Gives the texts of files that the workload names.
     pub files: &'f mut dyn FnMut(&str) -> Result<String, String>,
+    /// Gives the text of a file that the cluster's file names.
+    pub cluster_files: &'f mut dyn FnMut(&str) -> Result<String, String>,
 }
 
 /// The most points of a sweep.
@@ -117,10 +119,12 @@ pub fn make(base: &mut Base<'_>, axes: &[Axis], points: &[Point]) -> Result<Made
         let key: Point =
             point.iter().zip(axes).filter(|(_, a)| a.root == Root::Cluster).map(|(i, _)| *i).collect();
         // Points that do not differ in their cluster share it: settling a thousand engines takes its time.
+        let beside = &mut base.cluster_files;
         let shared = clusters.iter().find(|(k, _)| *k == key).map(|(_, c)| Arc::clone(c));
         let made = shared.or_else(|| {
-            let read =
-                cluster.at(point, axes).and_then(|(n, found)| Cluster::read_tree(&n, found, &cluster.file));
+            let read = cluster.at(point, axes).and_then(|(n, found)| {
+                Cluster::read_tree(&n, found, &cluster.file, &mut |name| beside(name))
+            });
             let made = Arc::new(maker.keep(read, point, &cluster)?);
             clusters.push((key, Arc::clone(&made)));
             Some(made)

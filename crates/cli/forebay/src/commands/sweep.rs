@@ -15,7 +15,7 @@ use forebay_study::sweep::{Axis, Base, Made, Point, Source, Sweep as Swept, make
 use forebay_study::{Progress, json};
 use std::collections::BTreeSet;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Simulate over values of any field of a configuration, a cluster or a workload
@@ -102,10 +102,18 @@ impl Sweep {
         let cluster = Source { file, text };
         let (text, file) = workload_text(&self.workload)?;
         let workload = Source { file, text };
-        let mut files = beside(&self.workload);
+        let mut files = beside(Path::new(&self.workload));
+        let mut cluster_files = beside(self.cluster.cluster.as_deref().unwrap_or(Path::new("")));
         let stability = self.stability.options();
-        let mut base =
-            Base { config, cluster, workload, catalogue: catalogue(), stability, files: &mut files };
+        let mut base = Base {
+            config,
+            cluster,
+            workload,
+            catalogue: catalogue(),
+            stability,
+            files: &mut files,
+            cluster_files: &mut cluster_files,
+        };
         Ok(make(&mut base, axes, points)?)
     }
 

@@ -24,6 +24,7 @@ fn made(sets: &[&str], zip: bool) -> Result<(Vec<Axis>, Vec<Point>, Made), Strin
         catalogue: forebay_kernel::plugins::ALL.to_vec(),
         stability: Stability::default(),
         files: &mut |name| Err(format!("{name}: there is none")),
+        cluster_files: &mut |name| Err(format!("{name}: there is none")),
     };
     let made = make(&mut base, &axes, &points).map_err(|d| d.to_string())?;
     Ok((axes, points, made))
