@@ -4,7 +4,8 @@ use crate::catalogue::catalogue;
 use clap::Args;
 use forebay_config::{Config, Manifests, Options, load};
 use std::fmt;
-use std::io::{self, Read, Write};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// An input or a command line that cannot be used; one sentence without a full stop.
@@ -46,13 +47,22 @@ impl StabilityFlags {
 pub(crate) fn text(path: &Path) -> Result<(String, String), Unusable> {
     let stdin = path == Path::new("-");
     let name = if stdin { "stdin".to_owned() } else { path.display().to_string() };
-    let mut text = String::new();
-    let read = if stdin {
-        io::stdin().lock().read_to_string(&mut text).map(|_| text)
-    } else {
-        std::fs::read_to_string(path)
-    };
+    let read = if stdin { unpacked(io::stdin().lock()) } else { file(path) };
     read.map(|text| (text, name.clone())).map_err(|e| Unusable(format!("{name}: cannot be read: {e}")))
+}
+
+/// The text of a file, which may be compressed by Zstandard.
+///
+/// # Errors
+/// Those of reading; text that is not UTF-8.
+pub(crate) fn file(path: &Path) -> io::Result<String> {
+    unpacked(BufReader::new(File::open(path)?))
+}
+
+fn unpacked(input: impl BufRead) -> io::Result<String> {
+    let mut text = String::new();
+    forebay_records::decompressed(input)?.read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// A configuration with its objectives.

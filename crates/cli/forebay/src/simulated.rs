@@ -122,7 +122,7 @@ pub(crate) fn beside(path: &Path) -> impl FnMut(&str) -> Result<String, String> 
     let folder = path.parent().unwrap_or(Path::new("")).to_owned();
     move |name| {
         let path = folder.join(name);
-        std::fs::read_to_string(&path).map_err(|e| format!("{}: cannot be read: {e}", path.display()))
+        input::file(&path).map_err(|e| format!("{}: cannot be read: {e}", path.display()))
     }
 }
 

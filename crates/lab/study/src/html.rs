@@ -279,7 +279,7 @@ fn curves(page: &mut Page, c: &Comparison, p: &PlaceResult) {
 }
 
 /// The share of `offered` requests within each time, in seconds, at some 200 places.
-fn curve(h: &Histogram, offered: u64) -> Vec<(f64, f64)> {
+pub(crate) fn curve(h: &Histogram, offered: u64) -> Vec<(f64, f64)> {
     let mut below = 0;
     let all: Vec<(f64, f64)> = h
         .buckets()

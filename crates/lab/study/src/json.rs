@@ -1,5 +1,6 @@
 //! Results as JSON: integers in nanoseconds, keys in a fixed order.
 
+use crate::about::{About, ClassInfo, EndpointSummary};
 use crate::asked::Stated;
 use crate::capacity::{Answer, Found, Question, Usage};
 use crate::compare::{ArmResult, ClassResult, Comparison, Measure, PlaceResult};
@@ -7,6 +8,7 @@ use crate::summary::{ClassSummary, Figures, Metric, QUANTILES, Summary};
 use crate::sweep::Sweep;
 use forebay_records::stats::{Paired, Quantile, Standing, Throughput, Verdict};
 use forebay_sim::{Counters, GroupUse, HISTOGRAM_BINS, ScaleEvent, ScaleMetric, Scaling, Timeline};
+use forebay_workload::Kind;
 use serde_json::{Value, json};
 
 fn standing(s: Standing) -> &'static str {
@@ -91,7 +93,48 @@ fn scaling(s: &Scaling) -> Value {
     })
 }
 
-/// A run.
+fn class_info(c: &ClassInfo) -> Value {
+    json!({
+        "name": c.name, "priority": c.priority, "slo_ttft_ns": c.slo.ttft.map(|s| s.0),
+        "slo_tpot_ns": c.slo.tpot.map(|s| s.0), "slo_e2e_ns": c.slo.e2e.map(|s| s.0),
+    })
+}
+
+fn about(a: &About) -> Value {
+    json!({
+        "workload": a.workload, "cluster": a.cluster, "configuration": a.config, "seed": a.seed,
+        "mode": match a.mode.kind { Kind::Surge => "surge", Kind::Steady => "steady" },
+        "warmup_ns": a.mode.warmup.0, "window_ns": a.mode.window.0, "drain_ns": a.mode.drain.0,
+        "classes": a.classes.iter().map(class_info).collect::<Vec<_>>(),
+        "endpoints": a.endpoints,
+    })
+}
+
+fn endpoint(a: &About, e: &EndpointSummary) -> Value {
+    let mut waits = serde_json::Map::new();
+    for (q, value) in QUANTILES.iter().zip(&e.engine_wait) {
+        waits.insert(format!("p{:.0}_ns", q * 100.0), quantile(value));
+    }
+    json!({
+        "index": e.index, "name": a.endpoint(e.index), "dispatched": e.dispatched, "finished": e.finished,
+        "prompt_tokens": e.prompt_tokens, "cached_tokens": e.cached_tokens,
+        "output_tokens": e.output_tokens, "preemptions": e.preemptions, "engine_wait": waits,
+    })
+}
+
+/// A run with what it was: the content of `summary.json`.
+pub fn run(a: &About, s: &Summary, endpoints: &[EndpointSummary]) -> Value {
+    let mut out = summary(s);
+    if let Some(map) = out.as_object_mut() {
+        map.insert("format".to_owned(), json!("forebay-summary"));
+        map.insert("version".to_owned(), json!(1));
+        map.insert("run".to_owned(), about(a));
+        map.insert("endpoints".to_owned(), endpoints.iter().map(|e| endpoint(a, e)).collect());
+    }
+    out
+}
+
+/// The figures of a run.
 pub fn summary(s: &Summary) -> Value {
     let slope = s.backlog.slope();
     json!({

@@ -4,6 +4,7 @@
 //! Runs are spread over threads. Results come in the order of their index, so that the bytes of a study do not depend on how many threads
 //! there are.
 
+pub mod about;
 pub mod article;
 pub mod asked;
 pub mod capacity;
@@ -11,12 +12,15 @@ pub mod compare;
 pub mod html;
 pub mod json;
 pub mod parallel;
+pub mod perfetto;
 pub mod policies;
+pub mod run_page;
 pub mod steady;
 pub mod summary;
 pub mod sweep;
 pub mod text;
 
+pub use about::{About, EndpointSummary, endpoints_of};
 pub use parallel::{Progress, parallel};
 pub use policies::Policy;
 pub use summary::{ClassSummary, Figures, Metric, Summary};

@@ -50,6 +50,19 @@ impl Counters {
     }
 }
 
+/// A running request lost its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preemption {
+    /// When.
+    pub at: Nanos,
+    /// The number of the request.
+    pub number: u64,
+    /// Index of the server.
+    pub endpoint: u32,
+    /// Tokens whose cache entries were lost.
+    pub lost: u32,
+}
+
 /// A server at an instant, as its counters stood at the end of its last step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ServerPoint {
@@ -100,6 +113,8 @@ pub struct Run {
     pub timeline: Timeline,
     /// What became of the sizes of groups.
     pub scaling: Scaling,
+    /// In the order of time; empty unless they were asked for.
+    pub preemptions: Vec<Preemption>,
     /// Times between two tokens of a request in nanoseconds; empty unless they were asked for.
     pub gaps: Histogram,
     /// When the last event ran.

@@ -6,7 +6,7 @@ mod servers;
 
 use crate::cluster::{Cluster, Phase, Start};
 use crate::events::{Event, Events, Ref};
-use crate::observe::{Counters, HISTOGRAM_BINS, Point, Run, Timeline};
+use crate::observe::{Counters, HISTOGRAM_BINS, Point, Preemption, Run, Timeline};
 use crate::scaling::Scaling;
 use crate::traffic::Traffic;
 use flights::Flights;
@@ -41,6 +41,8 @@ pub struct Options {
     pub steps: StepMode,
     /// Whether the gaps between tokens are counted.
     pub gaps: bool,
+    /// Whether it is kept who was preempted when.
+    pub preemptions: bool,
     /// Whether the decision log of router 0 is kept.
     pub decisions: bool,
     /// Gets the simulated time in nanoseconds now and then, for whoever shows progress.
@@ -57,6 +59,7 @@ impl Options {
             sample: None,
             steps: StepMode::Macro,
             gaps: false,
+            preemptions: false,
             decisions: false,
             watch: None,
         }
@@ -149,6 +152,7 @@ struct World<'a> {
     saturation: (f64, Nanos),
     counters: Counters,
     timeline: Timeline,
+    preemptions: Vec<Preemption>,
     log: Option<Log>,
 }
 
@@ -222,6 +226,7 @@ impl<'a> World<'a> {
             saturation: (0.0, Nanos::ZERO),
             counters: Counters { saturation: vec![0; HISTOGRAM_BINS], ..Counters::default() },
             timeline: Timeline::default(),
+            preemptions: Vec::new(),
             log,
         }
     }
@@ -513,6 +518,7 @@ impl<'a> World<'a> {
             counters: self.counters,
             timeline: self.timeline,
             scaling: self.scaling,
+            preemptions: self.preemptions,
             gaps,
             ended_at: self.now,
             decisions,

@@ -7,12 +7,15 @@ use crate::simulated::{ClusterFlags, at_rate, engines, with_bar, workload};
 use anyhow::Context;
 use clap::Args;
 use comfy_table::Cell;
-use forebay_base::Span;
+use forebay_base::{Nanos, Span};
+use forebay_records::Compressed;
 use forebay_records::files::{Format, Writer};
 use forebay_records::stats::{SteadyProblem, Window};
-use forebay_sim::{HISTOGRAM_BINS, Options, Run};
+use forebay_sim::{HISTOGRAM_BINS, Options, Run, Timeline};
+use forebay_study::perfetto::Trace;
+use forebay_study::run_page::{RunPage, pool_figures};
 use forebay_study::summary::{ClassSummary, Metric, QUANTILES, Summary};
-use forebay_study::{Progress, Setup, json, text};
+use forebay_study::{About, Progress, Setup, endpoints_of, json, text};
 use forebay_workload::{Kind, Workload};
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -41,12 +44,21 @@ pub(crate) struct Simulate {
     /// Seed of arrivals, lengths and all other draws
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Write summary.json, timeline.json, requests.csv and requests.jsonl into this folder
+    /// Write report.html, summary.json, timeline.json, requests.csv and requests.jsonl into this folder
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Also write the router's decision log there, for `forebay replay`
     #[arg(long, requires = "out")]
     decisions: bool,
+    /// Compress the requests' files: requests.csv.zst and requests.jsonl.zst
+    #[arg(long, requires = "out")]
+    zstd: bool,
+    /// Also write trace.json there, for ui.perfetto.dev: at most 100 000 requests
+    #[arg(long, requires = "out")]
+    perfetto: bool,
+    /// The stretch of time of that trace, such as 60s..90s
+    #[arg(long, value_name = "FROM..TO", requires = "perfetto", value_parser = stretch)]
+    perfetto_window: Option<Stretch>,
     /// Print the summary as JSON instead of tables
     #[arg(long)]
     json: bool,
@@ -56,6 +68,25 @@ pub(crate) struct Simulate {
 
 /// Points of the timeline that is written.
 const POINTS: u64 = 600;
+/// Points of a trace for each of these.
+const FINER: u64 = 8;
+
+/// A stretch of simulated time.
+#[derive(Clone, Copy, Debug)]
+struct Stretch {
+    from: Nanos,
+    to: Nanos,
+}
+
+fn stretch(text: &str) -> Result<Stretch, String> {
+    let (from, to) = text.split_once("..").ok_or("expected FROM..TO, such as 60s..90s")?;
+    let at = |text| {
+        crate::values::duration(text)
+            .map(|d| Nanos::ZERO + Span(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
+    };
+    let (from, to) = (at(from)?, at(to)?);
+    if from < to { Ok(Stretch { from, to }) } else { Err("expected FROM before TO".to_owned()) }
+}
 
 impl Simulate {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
@@ -65,18 +96,29 @@ impl Simulate {
             Some(path) => input::configuration(path, None, self.stability)?.config,
             None => input::built_in(self.stability)?,
         };
+        let config_text = match &self.config {
+            Some(path) if path != Path::new("-") => input::text(path)?.0,
+            _ => String::new(),
+        };
         let plan = Arc::new(config.plan(&Setup::priorities(&workload)));
         let setup = Setup { plan, cluster, workload };
         let run = self.simulate(&setup);
-        let summary = Summary::of(&run, &setup.workload);
+        let name = self.config.as_ref().map_or("built-in".to_owned(), |p| p.display().to_string());
+        let about = About::simulated(&setup.workload, &setup.cluster, &name, &config_text, self.seed);
+        let of = Results {
+            summary: &Summary::of(&run, &setup.workload),
+            endpoints: &endpoints_of(&run.rows, setup.workload.mode.measured()),
+            about: &about,
+            run: &run,
+        };
         if let Some(dir) = &self.out {
-            Simulate::write(dir, &setup, &run, &summary)?;
+            self.write(dir, &setup, of)?;
         }
         if self.json {
-            serde_json::to_writer_pretty(&mut *out, &told(&setup, &summary))?;
+            serde_json::to_writer_pretty(&mut *out, &told(&setup, of))?;
             writeln!(out)?;
         } else {
-            self.print(out, &setup, &summary)?;
+            print(out, &setup, of)?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -87,9 +129,11 @@ impl Simulate {
         let seconds = setup.workload.mode.arrivals_end().0 / 1_000_000_000;
         progress.expect(seconds);
         let watch = Arc::new(std::sync::atomic::AtomicU64::new(0));
+        let finest = setup.sampling(POINTS * FINER);
         let options = Options {
-            sample: self.out.as_ref().map(|_| setup.sampling(POINTS)),
+            sample: self.out.as_ref().map(|_| Span(finest.0 * if self.perfetto { 1 } else { FINER })),
             gaps: true,
+            preemptions: self.perfetto,
             decisions: self.decisions,
             watch: Some(Arc::clone(&watch)),
             ..Options::new(self.seed)
@@ -110,7 +154,7 @@ impl Simulate {
         })
     }
 
-    fn write(dir: &Path, setup: &Setup, run: &Run, summary: &Summary) -> anyhow::Result<()> {
+    fn write(&self, dir: &Path, setup: &Setup, of: Results<'_>) -> anyhow::Result<()> {
         std::fs::create_dir_all(dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
         let create = |name: &str| {
             let path = dir.join(name);
@@ -118,21 +162,31 @@ impl Simulate {
                 File::create(&path).with_context(|| format!("{}: cannot be written", path.display()))?;
             anyhow::Ok(BufWriter::new(file))
         };
-        for (name, value) in
-            [("summary.json", told(setup, summary)), ("timeline.json", json::timeline(&run.timeline))]
+        let Results { about, run, summary, endpoints } = of;
+        let every = if self.perfetto { FINER as usize } else { 1 };
+        let points = run.timeline.points.iter().step_by(every).cloned().collect();
+        let timeline = Timeline { bands: run.timeline.bands.clone(), points };
+        for (name, value) in [("summary.json", told(setup, of)), ("timeline.json", json::timeline(&timeline))]
         {
             let mut file = create(name)?;
             serde_json::to_writer_pretty(&mut file, &value)?;
             writeln!(file)?;
             file.flush()?;
         }
-        let classes = setup.workload.class_names();
+        let page = RunPage { about, summary, endpoints, rows: &run.rows, timeline: Some(&timeline) };
+        let mut file = create("report.html")?;
+        file.write_all(page.html().as_bytes())?;
+        file.flush()?;
+        let classes: Vec<String> = about.classes.iter().map(|c| c.name.clone()).collect();
         for (name, format) in [("requests.csv", Format::Csv), ("requests.jsonl", Format::JsonLines)] {
-            let mut writer = Writer::new(create(name)?, format, &classes)?;
-            for row in &run.rows {
-                writer.write(row)?;
+            if self.zstd {
+                rows(Compressed::new(create(&format!("{name}.zst"))?), format, &classes, run)?;
+            } else {
+                rows(create(name)?, format, &classes, run)?;
             }
-            writer.finish()?;
+        }
+        if self.perfetto {
+            self.trace(create("trace.json")?, of)?;
         }
         if let Some(log) = &run.decisions {
             let mut file = create("decisions.log")?;
@@ -142,56 +196,35 @@ impl Simulate {
         Ok(())
     }
 
-    fn print(&self, out: &mut dyn Write, setup: &Setup, s: &Summary) -> anyhow::Result<()> {
-        let w = &setup.workload;
-        let config =
-            self.config.as_ref().map_or("built-in configuration".to_owned(), |p| p.display().to_string());
-        writeln!(
-            out,
-            "{} at {} requests/s on {}, {config}, seed {}",
-            w.name,
-            text::three(s.backlog.arrivals),
-            setup.cluster.name,
-            self.seed
-        )?;
-        write!(out, "{}", engines(&setup.cluster))?;
-        writeln!(out, "{}", horizon(w, s))?;
-        writeln!(out, "{}\n", verdict(s))?;
-        write!(out, "{}", ends(s))?;
-        writeln!(out)?;
-        for c in &s.classes {
-            writeln!(out, "{}, priority {}", c.name, c.priority)?;
-            write!(out, "{}", latencies(c))?;
-            writeln!(out)?;
-        }
-        writeln!(out, "tokens of all classes")?;
-        write!(out, "{}", gaps(&s.total))?;
-        writeln!(out)?;
-        write!(out, "{}", pool(s))?;
-        writeln!(out)?;
-        write!(out, "{}", fleet::table(&s.scaling))?;
-        writeln!(out)?;
-        write!(out, "{}", saturation(s))?;
-        let marks: Vec<String> = s.classes.iter().map(latencies).collect();
-        if marks.iter().any(|m| m.contains(">=")) {
-            writeln!(
-                out,
-                "\n>=      fewer than 30 requests beyond the percentile: it is at least this much"
-            )?;
-        }
-        if marks.iter().any(|m| m.contains("undet.")) {
-            writeln!(out, "\nundet.  more than 0.5 % of the requests have no value, and count as infinite")?;
-        }
-        for problem in steady(w, s) {
-            writeln!(out, "\n{problem}")?;
+    fn trace(&self, file: impl Write, of: Results<'_>) -> anyhow::Result<()> {
+        let Results { about, run, .. } = of;
+        let stretch = self.perfetto_window.unwrap_or(Stretch { from: Nanos::ZERO, to: Nanos::NEVER });
+        let trace = Trace {
+            about,
+            rows: &run.rows,
+            preemptions: &run.preemptions,
+            timeline: &run.timeline,
+            ended_at: run.ended_at,
+            from: stretch.from,
+            to: stretch.to,
+        };
+        let written = trace.write(file)?;
+        if written.left_out > 0 {
+            let _ = writeln!(
+                std::io::stderr(),
+                "trace.json ends at {:.1} s with {} requests; {} more are left out: choose a stretch with --perfetto-window",
+                written.to.0 as f64 / 1e9,
+                written.requests,
+                written.left_out
+            );
         }
         Ok(())
     }
 }
 
 /// The summary, and what is settled for the engines.
-fn told(setup: &Setup, summary: &Summary) -> serde_json::Value {
-    let mut value = json::summary(summary);
+fn told(setup: &Setup, of: Results<'_>) -> serde_json::Value {
+    let mut value = json::run(of.about, of.summary, of.endpoints);
     let kinds = setup.cluster.kinds().into_iter().map(|(servers, resolved)| {
         let names: Vec<&str> = servers.iter().map(|s| s.name.as_str()).collect();
         let settled: serde_json::Map<_, _> =
@@ -202,17 +235,93 @@ fn told(setup: &Setup, summary: &Summary) -> serde_json::Value {
     value
 }
 
-fn horizon(w: &Workload, s: &Summary) -> String {
-    let kind = match w.mode.kind {
-        Kind::Surge => "surge from an empty pool",
-        Kind::Steady => "steady",
-    };
-    let warmup = if w.mode.warmup == Span::ZERO {
-        String::new()
-    } else {
-        format!(" after {} of warm-up", w.mode.warmup)
-    };
-    format!("{kind}: arrivals over {}{warmup}, last end at {:.0} s", w.mode.window, s.ended_at.0 as f64 / 1e9)
+/// What a run gave.
+#[derive(Clone, Copy)]
+struct Results<'a> {
+    about: &'a About,
+    run: &'a Run,
+    summary: &'a Summary,
+    endpoints: &'a [forebay_study::EndpointSummary],
+}
+
+fn rows(out: impl Write, format: Format, classes: &[String], run: &Run) -> anyhow::Result<()> {
+    let mut writer = Writer::new(out, format, classes)?;
+    for row in &run.rows {
+        writer.write(row)?;
+    }
+    writer.finish()?;
+    Ok(())
+}
+
+fn print(out: &mut dyn Write, setup: &Setup, of: Results<'_>) -> anyhow::Result<()> {
+    let (w, s, about) = (&setup.workload, of.summary, of.about);
+    writeln!(
+        out,
+        "{} at {} requests/s on {}, {}, seed {}",
+        w.name,
+        text::three(s.backlog.arrivals),
+        setup.cluster.name,
+        if about.config == "built-in" { "built-in configuration" } else { about.config.as_str() },
+        about.seed.unwrap_or_default()
+    )?;
+    write!(out, "{}", engines(&setup.cluster))?;
+    writeln!(out, "{}, last end at {:.0} s", about.horizon(), s.ended_at.0 as f64 / 1e9)?;
+    writeln!(out, "{}\n", verdict(s))?;
+    write!(out, "{}", ends(s))?;
+    writeln!(out)?;
+    for (c, info) in s.classes.iter().zip(&about.classes) {
+        let deadlines = info.deadlines();
+        let asks = if deadlines.is_empty() { String::new() } else { format!(", deadlines: {deadlines}") };
+        writeln!(out, "{}, priority {}{asks}", c.name, c.priority)?;
+        write!(out, "{}", latencies(c))?;
+        writeln!(out)?;
+    }
+    writeln!(out, "tokens of all classes")?;
+    write!(out, "{}", gaps(&s.total))?;
+    writeln!(out)?;
+    write!(out, "{}", pool(s))?;
+    writeln!(out)?;
+    write!(out, "{}", endpoints(of))?;
+    write!(out, "{}", fleet::table(&s.scaling))?;
+    writeln!(out)?;
+    write!(out, "{}", saturation(s))?;
+    let marks: Vec<String> = s.classes.iter().map(latencies).collect();
+    if marks.iter().any(|m| m.contains(">=")) {
+        writeln!(out, "\n>=      fewer than 30 requests beyond the percentile: it is at least this much")?;
+    }
+    if marks.iter().any(|m| m.contains("undet.")) {
+        writeln!(out, "\nundet.  more than 0.5 % of the requests have no value, and count as infinite")?;
+    }
+    for problem in steady(w, s) {
+        writeln!(out, "\n{problem}")?;
+    }
+    Ok(())
+}
+
+/// More endpoints are in the files only.
+const ENDPOINTS: usize = 16;
+
+fn endpoints(of: Results<'_>) -> String {
+    if of.endpoints.len() < 2 || of.endpoints.len() > ENDPOINTS {
+        return String::new();
+    }
+    let head =
+        ["requests", "finished", "prompt tokens", "cached", "output tokens", "preempted", "wait p50", "p99"];
+    let mut t = layout::table([Cell::new("endpoint")].into_iter().chain(head.map(right)));
+    for e in of.endpoints {
+        t.add_row(vec![
+            Cell::new(of.about.endpoint(e.index)),
+            right(e.dispatched),
+            right(e.finished),
+            right(e.prompt_tokens),
+            right(format!("{:.1} %", 100.0 * e.cached_tokens as f64 / e.prompt_tokens.max(1) as f64)),
+            right(e.output_tokens),
+            right(e.preemptions),
+            right(text::quantile(&e.engine_wait[0])),
+            right(text::quantile(&e.engine_wait[3])),
+        ]);
+    }
+    layout::lines(&t) + "\n"
 }
 
 fn verdict(s: &Summary) -> String {
@@ -260,6 +369,14 @@ fn ends(s: &Summary) -> String {
         ]);
     }
     let mut out = layout::lines(&t);
+    let d = &s.total.with_drain;
+    let _ = writeln!(
+        out,
+        "with the drain: {} requests/s and {:.0} tokens/s over {:.0} s",
+        text::three(d.requests_per_second()),
+        d.output_tokens_per_second(),
+        d.seconds
+    );
     for c in &s.classes {
         let reasons: Vec<String> = c.rejected.iter().map(|(r, n)| format!("{n} {r}")).collect();
         if !reasons.is_empty() {
@@ -292,19 +409,8 @@ fn table_of(c: &ClassSummary, metrics: impl IntoIterator<Item = Metric>) -> Stri
 }
 
 fn pool(s: &Summary) -> String {
-    let c = &s.counters;
-    let (all, hit) = s.total.prompt_tokens;
     let mut t = layout::table(Vec::<Cell>::new());
-    let cached = if all == 0 { 0.0 } else { 100.0 * hit as f64 / all as f64 };
-    for (name, value) in [
-        ("longest engine queue", format!("{} requests", c.longest_engine_queue)),
-        ("longest gateway queue", format!("{} requests", c.longest_gateway_queue)),
-        ("most requests inside", c.peak_live.to_string()),
-        ("preemptions", c.preemptions.to_string()),
-        ("recomputed tokens", format!("{:.1} % of all computed", 100.0 * c.recompute_share())),
-        ("prompt tokens from cache", format!("{cached:.1} %")),
-        ("engine steps", c.steps.to_string()),
-    ] {
+    for (name, value) in pool_figures(s) {
         t.add_row(vec![Cell::new(name), right(value)]);
     }
     layout::lines(&t)
@@ -341,7 +447,7 @@ fn steady(w: &Workload, s: &Summary) -> Vec<String> {
     let e2e = s.total.figure(Metric::E2e);
     let (Some(mean), Some(p95)) = (e2e.mean, e2e.quantiles[2].value) else { return Vec::new() };
     let window: Window = w.mode.measured();
-    let problems = window.steady_problems(forebay_base::Nanos::ZERO, Span(mean as u64), Span(p95));
+    let problems = window.steady_problems(Nanos::ZERO, Span(mean as u64), Span(p95));
     let mut out: Vec<String> = problems
         .into_iter()
         .map(|p| match p {

@@ -2,6 +2,7 @@
 
 use crate::process::{Process, Scratch, get, until};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
 use std::sync::Arc;
 
 const CONFIG: &str = "
@@ -129,7 +130,8 @@ type Shape = (String, String);
 
 /// Label names of every family, `le` apart, and its buckets in the order of the text.
 fn shapes(text: &str) -> BTreeMap<&str, BTreeSet<Shape>> {
-    let mut series: Vec<(&str, String, BTreeMap<&str, &str>, Option<&str>)> = Vec::new();
+    type Series<'a> = (&'a str, String, BTreeMap<&'a str, &'a str>, Option<&'a str>);
+    let mut series: Vec<Series<'_>> = Vec::new();
     for line in text.lines().filter(|l| !l.starts_with('#')) {
         let name = line.split(['{', ' ']).next().unwrap();
         let labels = line.split_once('{').map_or("", |(_, rest)| rest.rsplit_once('}').unwrap().0);
@@ -149,7 +151,7 @@ fn shapes(text: &str) -> BTreeMap<&str, BTreeSet<Shape>> {
         let shape = out.entry(family).or_default().entry(key).or_insert_with(|| (names, String::new()));
         if let Some(end) = end.filter(|e| *e != "+Inf") {
             let separator = if shape.1.is_empty() { "" } else { " " };
-            shape.1 += &format!("{separator}{}", end.parse::<f64>().unwrap());
+            write!(shape.1, "{separator}{}", end.parse::<f64>().unwrap()).unwrap();
         }
     }
     out.into_iter().map(|(family, shapes)| (family, shapes.into_values().collect())).collect()
@@ -157,14 +159,14 @@ fn shapes(text: &str) -> BTreeMap<&str, BTreeSet<Shape>> {
 
 /// The nth request of the load.
 async fn request(p: &Process, n: usize) {
-    let model = if n % 4 == 0 { "food-review" } else { "tiny" };
+    let model = if n.is_multiple_of(4) { "food-review" } else { "tiny" };
     let prompt = "A long common beginning of many words. ".repeat(20);
     let body = format!(
         "{{\"model\":\"{model}\",\"prompt\":\"{prompt}{n}\",\"max_tokens\":4,\"stream\":{}}}",
-        n % 2 == 0
+        n.is_multiple_of(2)
     );
     let program = format!("program-{}", n % 3);
-    let objective = if n % 5 == 0 { "critical" } else { "none" };
+    let objective = if n.is_multiple_of(5) { "critical" } else { "none" };
     let headers = [("x-llm-d-inference-fairness-id", &*program), ("x-llm-d-inference-objective", objective)];
     assert_eq!(p.post("/v1/completions", &headers, body).await.status.as_u16(), 200);
 }

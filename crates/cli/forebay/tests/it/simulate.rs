@@ -24,7 +24,14 @@ fn the_same_run_gives_the_same_files_and_the_log_replays() {
             ["simulate", "--config", config, "--workload", workload, "--seed", seed, "--decisions", "--out"];
         let printed = run(&[&args[..], &[dir.to_str().unwrap()]].concat());
         assert_eq!(printed.code, 0, "{}", printed.err);
-        let names = ["summary.json", "timeline.json", "requests.csv", "requests.jsonl", "decisions.log"];
+        let names = [
+            "summary.json",
+            "timeline.json",
+            "requests.csv",
+            "requests.jsonl",
+            "report.html",
+            "decisions.log",
+        ];
         (printed.out, dir.clone(), names.map(|n| std::fs::read_to_string(dir.join(n)).unwrap()))
     };
     let (a, b, other) = (go("simulate-a", "1"), go("simulate-b", "1"), go("simulate-c", "2"));
@@ -42,6 +49,49 @@ fn the_same_run_gives_the_same_files_and_the_log_replays() {
     let args = ["replay", "--config", "examples/article.yaml", "--objectives", objectives.to_str().unwrap()];
     let replayed = run(&[&args[..], &[log.to_str().unwrap()]].concat());
     assert_eq!(replayed.code, 0, "{}{}", replayed.out, replayed.err);
+}
+
+#[test]
+fn a_trace_and_compressed_rows_change_nothing_else() {
+    let workload = file("simulate-traced.yaml", WORKLOAD);
+    let workload = workload.to_str().unwrap();
+    let go = |name: &str, more: &[&str]| {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        // What an earlier test run has left would be taken for this one's.
+        let _ = std::fs::remove_dir_all(&dir);
+        let args = ["simulate", "--workload", workload, "--out", dir.to_str().unwrap()];
+        let printed = run(&[&args[..], more].concat()).good();
+        (printed, dir)
+    };
+    let read = |dir: &Path, name: &str| std::fs::read(dir.join(name)).unwrap();
+    let (plain, a) = go("simulate-plain", &[]);
+    let more = ["--zstd", "--perfetto", "--perfetto-window", "5s..10s"];
+    let (traced, b) = go("simulate-traced", &more);
+    let (_, again) = go("simulate-traced-again", &more);
+    assert_eq!(plain, traced);
+    for name in ["summary.json", "timeline.json", "report.html"] {
+        assert!(read(&a, name) == read(&b, name), "{name}");
+    }
+    for name in ["requests.csv", "requests.jsonl"] {
+        let packed = read(&b, &format!("{name}.zst"));
+        let mut rows = Vec::new();
+        let mut unpacked = forebay_records::decompressed(packed.as_slice()).unwrap();
+        std::io::Read::read_to_end(&mut unpacked, &mut rows).unwrap();
+        assert!(rows == read(&a, name) && !b.join(name).exists(), "{name}");
+        assert!(packed == read(&again, &format!("{name}.zst")));
+    }
+    assert!(read(&b, "trace.json") == read(&again, "trace.json"));
+    let trace: serde_json::Value = serde_json::from_slice(&read(&b, "trace.json")).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let at = |e: &serde_json::Value| e["ts"].as_f64().unwrap();
+    let counters: Vec<_> = events.iter().filter(|e| e["ph"] == "C").collect();
+    assert!(!counters.is_empty() && counters.iter().all(|e| (5e6..=10e6).contains(&at(e))));
+    assert!(events.iter().any(|e| e["ph"] == "b" && e["name"] == "decode"));
+    let r = run(&["simulate", "--workload", workload, "--perfetto-window", "5s..10s"]);
+    assert_ne!(r.code, 0);
+    let r =
+        run(&["simulate", "--workload", workload, "--out", "x", "--perfetto", "--perfetto-window", "9s..5s"]);
+    assert!(r.code != 0 && r.err.contains("expected FROM before TO"), "{}", r.err);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::{JITTER, Options, World};
 use crate::cluster::Cluster;
 use crate::events::{Event, Ref};
-use crate::observe::{Counters, ServerPoint};
+use crate::observe::{Counters, Preemption, ServerPoint};
 use forebay_base::{IndexedHeap, Nanos, Span};
 use forebay_engine::{Engine, EngineEvent, Job, Resolved};
 use forebay_kernel::{Reading, Sample};
@@ -215,12 +215,16 @@ impl World<'_> {
                     self.counters.computed_tokens += u64::from(f.row.prompt_tokens - cached_tokens);
                 }
             }
-            EngineEvent::Preempted { id, lost, .. } => {
+            EngineEvent::Preempted { id, lost, at } => {
                 self.counters.preemptions += 1;
                 self.counters.lost_tokens += u64::from(lost);
                 if let Some(f) = self.flights.get_mut(Ref::of_job(id)) {
                     f.row.preemptions += 1;
                     f.row.recomputed_tokens += u64::from(lost);
+                    if self.options.preemptions {
+                        let number = f.row.number;
+                        self.preemptions.push(Preemption { at, number, endpoint: server, lost });
+                    }
                 }
             }
             EngineEvent::Finished { id, at, .. } => {
