@@ -1,9 +1,10 @@
 //! What the simulating commands share: workloads, clusters, and a bar that shows how far a study is.
 
 use crate::input::{self, Unusable};
+use crate::layout;
 use clap::Args;
 use forebay_base::{Diagnostic, Diagnostics, Position};
-use forebay_engine::EngineSpec;
+use forebay_engine::{EngineSpec, ModelConfig, Version};
 use forebay_sim::Cluster;
 use forebay_study::Progress;
 use forebay_workload::Workload;
@@ -25,16 +26,30 @@ pub(crate) struct ClusterFlags {
     /// Their model
     #[arg(long, value_name = "NAME", default_value = "qwen3-14b")]
     model: String,
+    /// Its Hugging Face config.json instead
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["cluster", "model"])]
+    model_config: Option<PathBuf>,
+    /// vLLM release whose defaults and rules they follow, 0.11 to 0.32 [default: the last]
+    #[arg(long, value_name = "V", conflicts_with = "cluster")]
+    vllm_version: Option<String>,
 }
 
 impl ClusterFlags {
     /// Reads the file, or takes the flags: the block, step and memory limits of the published runs.
     pub(crate) fn read(&self) -> anyhow::Result<Cluster> {
         let Some(path) = &self.cluster else {
-            return Ok(Cluster::parse(&self.engines, &self.model, "--engines", published)?);
+            let version = self.vllm_version.as_ref().map_or(Ok(Version::NEWEST), |v| Version::find(v))?;
+            let model = match &self.model_config {
+                None => ModelConfig::find(&self.model)?.clone(),
+                Some(path) => {
+                    let (text, name) = input::text(path)?;
+                    ModelConfig::read(&text, &name, &name)?
+                }
+            };
+            return Ok(Cluster::of(&self.engines, &model, version, "--engines", published)?);
         };
         let (text, name) = input::text(path)?;
-        Ok(Cluster::read(&text, &name)?)
+        Ok(Cluster::read_with(&text, &name, &mut beside(path))?)
     }
 }
 
@@ -43,6 +58,48 @@ fn published(spec: &mut EngineSpec) {
     spec.max_num_seqs = Some(256);
     spec.max_num_batched_tokens = Some(2048);
     spec.gpu_memory_utilization = 0.9;
+}
+
+/// Reads files that the file at `path` names, looked for beside it.
+fn beside(path: &Path) -> impl FnMut(&str) -> Result<String, String> {
+    let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+    move |name| {
+        let path = folder.join(name);
+        std::fs::read_to_string(&path).map_err(|e| format!("{}: cannot be read: {e}", path.display()))
+    }
+}
+
+/// What is settled for each kind of server, for people: a head line and indented lines.
+pub(crate) fn engines(cluster: &Cluster) -> String {
+    let mut out = String::new();
+    for (servers, resolved) in cluster.kinds() {
+        let names = match servers.as_slice() {
+            [one] => one.name.clone(),
+            [one, two] => format!("{}, {}", one.name, two.name),
+            [first, .., last] => format!("{} to {}, {} servers", first.name, last.name, servers.len()),
+            [] => continue,
+        };
+        let values = resolved.values();
+        let value = |name: &str| values.iter().find(|(n, _)| *n == name).map_or("", |(_, v)| v.as_str());
+        let head = ["model", "hardware", "vllm-version"];
+        let line = format!("{names}: {} on {}, vLLM {}", value(head[0]), value(head[1]), value(head[2]));
+        out.push_str(&line);
+        let mut width = usize::MAX;
+        for (name, value) in values.iter().filter(|(n, _)| !head.contains(n)) {
+            let part = format!("{name} {value}");
+            if width.saturating_add(part.len() + 2) > usize::from(layout::WIDTH) {
+                out.push_str(if width == usize::MAX { "\n  " } else { ",\n  " });
+                width = 2;
+            } else {
+                out.push_str(", ");
+                width += 2;
+            }
+            out.push_str(&part);
+            width += part.len();
+        }
+        out.push('\n');
+    }
+    out
 }
 
 /// A workload file, or the name of a preset where there is no such file. Traces that a file names are
@@ -61,12 +118,7 @@ pub(crate) fn workload(name: &str) -> anyhow::Result<Workload> {
         return Err(Diagnostics(vec![d]).into());
     }
     let (text, file) = input::text(path)?;
-    let folder = path.parent().unwrap_or(Path::new(""));
-    let mut files = |name: &str| {
-        let path = folder.join(name);
-        std::fs::read_to_string(&path).map_err(|e| format!("{}: cannot be read: {e}", path.display()))
-    };
-    Ok(Workload::read_with(&text, &file, &mut files)?)
+    Ok(Workload::read_with(&text, &file, &mut beside(path))?)
 }
 
 /// A workload at a rate, if one is given.

@@ -47,4 +47,4 @@ pub use latency::{Composition, Latency, StepCost};
 pub use model::{Attention, ModelConfig, Moe, Window};
 pub use models::MODELS;
 pub use spec::{EngineSpec, Resolved, Scheduling};
-pub use version::{VERSIONS, Version};
+pub use version::Version;

@@ -87,28 +87,38 @@ impl Resolved {
     }
 }
 
-/// Every settled value on a line of its own, under the name of vLLM's argument where there is one.
+impl Resolved {
+    /// Every settled value, under the name of vLLM's argument where there is one.
+    pub fn values(&self) -> Vec<(&'static str, String)> {
+        let s = &self.spec;
+        let hardware = format!("{} x {} (factors {})", s.tp, s.hardware.name, s.hardware.calibration);
+        let policy = if s.scheduling == Scheduling::Fcfs { "fcfs" } else { "priority" };
+        vec![
+            ("vllm-version", s.version.to_string()),
+            ("model", format!("{} ({})", s.model.name, s.model.hf_id)),
+            ("hardware", hardware),
+            ("max-num-seqs", self.max_num_seqs.to_string()),
+            ("max-num-batched-tokens", self.max_num_batched_tokens.to_string()),
+            ("max-model-len", self.max_model_len.to_string()),
+            ("block-size", s.block_size.to_string()),
+            ("gpu-memory-utilization", s.gpu_memory_utilization.to_string()),
+            ("num-gpu-blocks", self.num_gpu_blocks.to_string()),
+            ("kv-cache-gib-per-gpu", format!("{:.2}", self.kv_bytes_per_gpu as f64 / GIB)),
+            ("enable-prefix-caching", s.prefix_caching.to_string()),
+            ("scheduling-policy", policy.to_owned()),
+            ("long-prefill-token-threshold", s.long_prefill_token_threshold.to_string()),
+            ("async-scheduling", self.async_scheduling.to_string()),
+            ("scheduler-reserve-full-isl", self.reserve_full_prompt.to_string()),
+            ("watermark-blocks", self.watermark_blocks.to_string()),
+            ("largest-captured-graph", self.latency.max_capture().to_string()),
+        ]
+    }
+}
+
+/// [`Resolved::values`], one on a line.
 impl fmt::Display for Resolved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let s = &self.spec;
-        writeln!(f, "version: {}", s.version.name)?;
-        writeln!(f, "model: {} ({})", s.model.name, s.model.hf_id)?;
-        writeln!(f, "hardware: {} x {} (factors {})", s.tp, s.hardware.name, s.hardware.calibration)?;
-        writeln!(f, "max-num-seqs: {}", self.max_num_seqs)?;
-        writeln!(f, "max-num-batched-tokens: {}", self.max_num_batched_tokens)?;
-        writeln!(f, "max-model-len: {}", self.max_model_len)?;
-        writeln!(f, "block-size: {}", s.block_size)?;
-        writeln!(f, "gpu-memory-utilization: {}", s.gpu_memory_utilization)?;
-        writeln!(f, "num-gpu-blocks: {}", self.num_gpu_blocks)?;
-        writeln!(f, "kv-cache-gib-per-gpu: {:.2}", self.kv_bytes_per_gpu as f64 / GIB)?;
-        writeln!(f, "enable-prefix-caching: {}", s.prefix_caching)?;
-        let policy = if s.scheduling == Scheduling::Fcfs { "fcfs" } else { "priority" };
-        writeln!(f, "scheduling-policy: {policy}")?;
-        writeln!(f, "long-prefill-token-threshold: {}", s.long_prefill_token_threshold)?;
-        writeln!(f, "async-scheduling: {}", self.async_scheduling)?;
-        writeln!(f, "scheduler-reserve-full-isl: {}", self.reserve_full_prompt)?;
-        writeln!(f, "watermark-blocks: {}", self.watermark_blocks)?;
-        writeln!(f, "largest-captured-graph: {}", self.latency.max_capture())
+        self.values().iter().try_for_each(|(name, value)| writeln!(f, "{name}: {value}"))
     }
 }
 
@@ -176,7 +186,10 @@ impl EngineSpec {
             num_gpu_blocks,
             kv_bytes_per_gpu,
             async_scheduling: self.async_scheduling.unwrap_or(self.version.async_scheduling),
-            reserve_full_prompt: self.reserve_full_prompt.unwrap_or(self.version.reserve_full_prompt),
+            reserve_full_prompt: self
+                .reserve_full_prompt
+                .or(self.version.reserve_full_prompt)
+                .unwrap_or_default(),
             watermark_blocks: (self.watermark * f64::from(num_gpu_blocks)) as u32,
             latency: Latency::new(
                 &self.model,
@@ -215,6 +228,14 @@ impl EngineSpec {
         );
         let share = self.watermark;
         check((0.0..1.0).contains(&share), "watermark", share.to_string(), "at least 0, below 1");
+        let asked = format!("set, which vLLM {} does not know", self.version);
+        check(share == 0.0 || self.version.has_watermark, "watermark", asked.clone(), "vLLM 0.24 or later");
+        check(
+            self.reserve_full_prompt != Some(true) || self.version.reserve_full_prompt.is_some(),
+            "scheduler-reserve-full-isl",
+            asked,
+            "vLLM 0.19 or later",
+        );
         let f = &self.hardware.factors;
         let shares = [
             ("compute", f.compute),
@@ -327,7 +348,7 @@ mod tests {
         let mut old = EngineSpec::with_version(model, h100, Version::find("0.11").unwrap());
         let text = old.resolve().unwrap().to_string();
         for line in [
-            "version: 0.11",
+            "vllm-version: 0.11",
             "gpu-memory-utilization: 0.9",
             "async-scheduling: false",
             "scheduler-reserve-full-isl: false",
@@ -336,8 +357,11 @@ mod tests {
         ] {
             assert!(text.lines().any(|l| l == line), "{line} in {text}");
         }
-        old.reserve_full_prompt = Some(true);
-        assert!(old.resolve().unwrap().reserve_full_prompt);
+        old.async_scheduling = Some(true);
+        assert!(old.resolve().unwrap().async_scheduling);
+        (old.reserve_full_prompt, old.watermark) = (Some(true), 0.1);
+        let e = old.resolve().unwrap_err().to_string();
+        assert!(e.contains("vLLM 0.24 or later") && e.contains("vLLM 0.19 or later"), "{e}");
         let new = spec("qwen3-14b", "h100").resolve().unwrap();
         assert!(new.async_scheduling && new.reserve_full_prompt && new.watermark_blocks == 0);
     }

@@ -2,7 +2,7 @@
 
 use crate::scaling::Autoscaler;
 use forebay_base::{Diagnostic, Diagnostics, Nanos, Position, Span};
-use forebay_engine::{EngineSpec, Resolved};
+use forebay_engine::{EngineSpec, Hardware, ModelConfig, Resolved, Version};
 use std::sync::Arc;
 
 /// One server.
@@ -259,6 +259,20 @@ impl Cluster {
         path: &str,
         adjust: impl Fn(&mut EngineSpec),
     ) -> Result<Cluster, Diagnostics> {
+        Cluster::of(list, ModelConfig::find(model)?, Version::NEWEST, path, adjust)
+    }
+
+    /// As [`Cluster::parse`], of any model, with the defaults and rules of one vLLM release.
+    ///
+    /// # Errors
+    /// As [`Cluster::parse`].
+    pub fn of(
+        list: &str,
+        model: &ModelConfig,
+        version: Version,
+        path: &str,
+        adjust: impl Fn(&mut EngineSpec),
+    ) -> Result<Cluster, Diagnostics> {
         let mut kinds = Vec::new();
         let mut wrong = Diagnostics::default();
         for part in list.split(',').map(str::trim) {
@@ -270,7 +284,8 @@ impl Cluster {
                 wrong.push(d.expected("a list such as 2xh100 or 2xh100,1xa100"));
                 continue;
             };
-            let spec = EngineSpec::named(model, hardware).and_then(|mut spec| {
+            let spec = Hardware::find(hardware).and_then(|hardware| {
+                let mut spec = EngineSpec::with_version(model, hardware, version);
                 adjust(&mut spec);
                 spec.resolve()
             });
@@ -282,6 +297,23 @@ impl Cluster {
         if wrong.has_errors() {
             return Err(wrong);
         }
-        Ok(Cluster::new(format!("{list} {model}"), &kinds))
+        Ok(Cluster::new(format!("{list} {}", model.name), &kinds))
+    }
+
+    /// The servers that are alike, in the order of the first of each kind; without those in reserve.
+    pub fn kinds(&self) -> Vec<(Vec<&Server>, &Resolved)> {
+        let mut kinds: Vec<(Vec<&Server>, &Arc<Resolved>, String)> = Vec::new();
+        for server in self.servers.iter().filter(|s| s.present) {
+            // Servers of one entry share their numbers: a long list needs no text for each.
+            let engine = &server.engine;
+            let shared = kinds.iter().position(|k| Arc::ptr_eq(k.1, engine));
+            let text = if shared.is_none() { engine.to_string() } else { String::new() };
+            if let Some(i) = shared.or_else(|| kinds.iter().position(|k| k.2 == text)) {
+                kinds[i].0.push(server);
+            } else {
+                kinds.push((vec![server], engine, text));
+            }
+        }
+        kinds.into_iter().map(|(servers, engine, _)| (servers, &**engine)).collect()
     }
 }

@@ -4,8 +4,8 @@ mod timeline;
 
 use crate::cluster::{Cluster, Network, Phase, Scrape, Start};
 use forebay_base::{Diagnostic, Diagnostics, Position, Span};
-use forebay_document::{Fields, Node, decode, parse};
-use forebay_engine::{EngineSpec, Scheduling};
+use forebay_document::{Content, Fields, Node, ScalarKind, decode, parse};
+use forebay_engine::{EngineSpec, Hardware, ModelConfig, Scheduling, Version};
 use forebay_kernel::pool::Stages;
 use std::sync::Arc;
 
@@ -14,8 +14,20 @@ const MAX_SERVERS: usize = 10_000;
 
 const TOP: &[&str] =
     &["version", "name", "engines", "scrape", "network", "routers", "timeline", "autoscalers"];
-const ENGINE: &[&str] =
-    &["count", "name", "model", "hardware", "role", "labels", "args", "factors", "start", "grace"];
+const ENGINE: &[&str] = &[
+    "count",
+    "name",
+    "model",
+    "model-config",
+    "hardware",
+    "vllm-version",
+    "role",
+    "labels",
+    "args",
+    "factors",
+    "start",
+    "grace",
+];
 /// Values of the label `llm-d.ai/role` that mean something.
 const ROLES: &[&str] = &["prefill", "decode", "prefill-decode", "both"];
 const START: &[&str] = &["cold", "warmup", "slowdown"];
@@ -30,6 +42,9 @@ const ARGS: &[&str] = &[
     "num-gpu-blocks-override",
     "scheduling-policy",
     "long-prefill-token-threshold",
+    "async-scheduling",
+    "scheduler-reserve-full-isl",
+    "watermark",
 ];
 const FACTORS: &[&str] = &[
     "compute",
@@ -42,21 +57,33 @@ const FACTORS: &[&str] = &[
     "layer",
     "experts",
     "sequence",
+    "sampling",
     "mixed",
     "request",
 ];
 const SCRAPE: &[&str] = &["period", "phase", "delay", "jitter"];
 const NETWORK: &[&str] = &["toEngine", "toClient"];
 
+/// Gives the text of a file that a cluster file names, or why it cannot be read.
+pub type Files<'f> = dyn FnMut(&str) -> Result<String, String> + 'f;
+
 impl Cluster {
-    /// Reads a cluster file, YAML or JSON. `file` is the name for messages.
+    /// Reads a cluster file, YAML or JSON, that names no other file. `file` is the name for messages.
     ///
     /// # Errors
     /// Everything that is wrong with it, in the order of the text.
     pub fn read(text: &str, file: &str) -> Result<Cluster, Diagnostics> {
+        Cluster::read_with(text, file, &mut |_| Err("files are not read here".to_owned()))
+    }
+
+    /// Reads a cluster file. `files` gives the models' `config.json` files that it names.
+    ///
+    /// # Errors
+    /// As [`Cluster::read`].
+    pub fn read_with(text: &str, file: &str, files: &mut Files<'_>) -> Result<Cluster, Diagnostics> {
         let mut found = Diagnostics::default();
         let documents = parse(text, &mut found);
-        let cluster = documents.first().and_then(|root| cluster(root, &mut found));
+        let cluster = documents.first().and_then(|root| cluster(root, files, &mut found));
         if documents.is_empty() && !found.has_errors() {
             found.push(Diagnostic::error(Position::default(), "", "the text is empty").expected("a cluster"));
         }
@@ -113,7 +140,7 @@ fn word<T: Copy>(node: &Node, path: &str, words: &[(&str, T)], found: &mut Diagn
     hit
 }
 
-fn cluster(root: &Node, found: &mut Diagnostics) -> Option<Cluster> {
+fn cluster(root: &Node, files: &mut Files<'_>, found: &mut Diagnostics) -> Option<Cluster> {
     let f = Fields::open(root, "", TOP, found)?;
     let version = f.require("version", found)?;
     if decode::int(version, "version", found)? != 1 {
@@ -128,7 +155,7 @@ fn cluster(root: &Node, found: &mut Diagnostics) -> Option<Cluster> {
             found.push(Diagnostic::error(list.at, "engines", "there are none").expected("at least one"));
         }
         for (i, item) in items.iter().enumerate() {
-            engines(item, &decode::item("engines", i), &mut c, found);
+            engines(item, &decode::item("engines", i), &mut c, files, found);
         }
     }
     c.scrape = f.get("scrape").map_or(Scrape::DEFAULT, |n| scrape(n, found));
@@ -195,30 +222,69 @@ fn slowdown(f: &Fields<'_>, name: &str, found: &mut Diagnostics) -> Option<u32> 
     None
 }
 
+/// Who an entry of `engines` is about, before its arguments: model, hardware, release.
+fn kind(f: &Fields<'_>, files: &mut Files<'_>, found: &mut Diagnostics) -> Option<EngineSpec> {
+    let place = |key: &str, d: Diagnostics, found: &mut Diagnostics| {
+        found.0.extend(d.0.into_iter().map(|mut d| {
+            (d.at, d.path) = (f.get(key).map_or(f.at, |n| n.at), f.child(key));
+            d
+        }));
+    };
+    let told = with(f, "model", found, |n, p, d| decode::text(n, p, d).map(str::to_owned));
+    let file = with(f, "model-config", found, |n, p, d| decode::text(n, p, d).map(str::to_owned));
+    let model = match (told, file) {
+        (_, Some(file)) => {
+            let text = files(&file);
+            let wrong = |e: String| {
+                Diagnostics(vec![Diagnostic::error(Position::default(), "", format!("{file:?}: {e}"))])
+            };
+            // What is wrong inside that file has a place in it.
+            match text.map_err(wrong).map(|text| ModelConfig::read(&text, &file, &file)) {
+                Ok(Ok(model)) => Some(model),
+                Ok(Err(inside)) => {
+                    found.0.extend(inside.0);
+                    None
+                }
+                Err(d) => {
+                    place("model-config", d, found);
+                    None
+                }
+            }
+        }
+        (Some(name), None) => ModelConfig::find(&name).map_err(|d| place("model", d, found)).ok().cloned(),
+        (None, None) => {
+            // Says what is missing.
+            f.require("model", found).and(None)
+        }
+    };
+    let hardware = f.require("hardware", found).and_then(|n| decode::text(n, &f.child("hardware"), found));
+    let hardware = hardware.and_then(|h| Hardware::find(h).map_err(|d| place("hardware", d, found)).ok());
+    let version = match f.get("vllm-version") {
+        None => Some(Version::NEWEST),
+        Some(node) => {
+            // `0.20` without quotes is a number, but not `0.2`.
+            let text = match &node.content {
+                Content::Scalar(s) if matches!(s.kind, ScalarKind::Float(_)) => Some(&*s.text),
+                _ => decode::text(node, &f.child("vllm-version"), found),
+            };
+            text.and_then(|t| Version::find(t).map_err(|d| place("vllm-version", d, found)).ok())
+        }
+    };
+    Some(EngineSpec::with_version(&model?, hardware?, version?))
+}
+
 /// One entry of `engines`: so many equal servers.
-fn engines(node: &Node, path: &str, cluster: &mut Cluster, found: &mut Diagnostics) -> Option<()> {
+fn engines(
+    node: &Node,
+    path: &str,
+    cluster: &mut Cluster,
+    files: &mut Files<'_>,
+    found: &mut Diagnostics,
+) -> Option<()> {
     let f = Fields::open(node, path, ENGINE, found)?;
     let n = count(&f, "count", 1, MAX_SERVERS as u32, found).unwrap_or(1);
-    let model = f.require("model", found).and_then(|n| decode::text(n, &f.child("model"), found));
-    let hardware = f.require("hardware", found).and_then(|n| decode::text(n, &f.child("hardware"), found));
     let name = with(&f, "name", found, |n, p, d| decode::text(n, p, d).map(str::to_owned));
-    let (model, hardware) = (model?, hardware?);
-    let errors = |d: Diagnostics, found: &mut Diagnostics| {
-        for mut d in d.0 {
-            let key = d.path.split('.').next().unwrap_or_default();
-            let args = f.get("args").and_then(|a| a.get(key));
-            let place = args.or_else(|| f.get(key)).map_or(f.at, |n| n.at);
-            (d.at, d.path) = (place, f.child(&d.path));
-            found.push(d);
-        }
-    };
-    let mut spec = match EngineSpec::named(model, hardware) {
-        Ok(spec) => spec,
-        Err(d) => {
-            errors(d, found);
-            return None;
-        }
-    };
+    let mut spec = kind(&f, files, found)?;
     if let Some(node) = f.get("args") {
         args(node, &f.child("args"), &mut spec, found);
     }
@@ -228,12 +294,19 @@ fn engines(node: &Node, path: &str, cluster: &mut Cluster, found: &mut Diagnosti
     let engine = match spec.resolve() {
         Ok(resolved) => Arc::new(resolved),
         Err(d) => {
-            errors(d, found);
+            for mut d in d.0 {
+                let key = d.path.split('.').next().unwrap_or_default();
+                let args = f.get("args").and_then(|a| a.get(key));
+                let place = args.or_else(|| f.get(key)).map_or(f.at, |n| n.at);
+                (d.at, d.path) = (place, f.child(&d.path));
+                found.push(d);
+            }
             return None;
         }
     };
     let labels = labels(&f, found);
-    let name = name.unwrap_or_else(|| hardware.to_owned());
+    let hardware = f.get("hardware").and_then(Node::as_text);
+    let name = name.or_else(|| hardware.map(str::to_owned)).unwrap_or_default();
     let group = cluster.add(&name, n, &engine, &labels);
     let g = &mut cluster.groups[group as usize];
     g.start = f.get("start").map_or(Start::DEFAULT, |n| start(n, &f.child("start"), found));
@@ -279,6 +352,10 @@ fn args(node: &Node, path: &str, spec: &mut EngineSpec, found: &mut Diagnostics)
         with(&f, "gpu-memory-utilization", found, decode::float).unwrap_or(spec.gpu_memory_utilization);
     spec.prefix_caching =
         with(&f, "enable-prefix-caching", found, decode::bool).unwrap_or(spec.prefix_caching);
+    spec.async_scheduling = with(&f, "async-scheduling", found, decode::bool).or(spec.async_scheduling);
+    spec.reserve_full_prompt =
+        with(&f, "scheduler-reserve-full-isl", found, decode::bool).or(spec.reserve_full_prompt);
+    spec.watermark = with(&f, "watermark", found, decode::float).unwrap_or(spec.watermark);
     let policies = [("fcfs", Scheduling::Fcfs), ("priority", Scheduling::Priority)];
     if let Some(policy) = with(&f, "scheduling-policy", found, |n, p, d| word(n, p, &policies, d)) {
         spec.scheduling = policy;
@@ -309,6 +386,7 @@ fn factors(node: &Node, path: &str, spec: &mut EngineSpec, found: &mut Diagnosti
         ("layer", &mut to.layer),
         ("experts", &mut to.experts),
         ("sequence", &mut to.sequence),
+        ("sampling", &mut to.sampling),
         ("mixed", &mut to.mixed),
         ("request", &mut to.request),
     ] {
@@ -350,6 +428,55 @@ timeline:
         let changes: Vec<_> =
             c.incidents.iter().map(|i| (i.at.0 / 1_000_000_000, i.server, i.change)).collect();
         assert_eq!(changes, [(30, 2, Change::Leave), (60, 1, Change::Fail)]);
+    }
+
+    #[test]
+    fn a_release_brings_its_defaults_into_a_file() {
+        let config = r#"{"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+            "num_hidden_layers": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+            "max_position_embeddings": 131072, "tie_word_embeddings": false, "torch_dtype": "bfloat16"}"#;
+        let text = "
+version: 1
+engines:
+  - {model: qwen3-14b, hardware: h100, vllm-version: 0.20}
+  - {model: qwen3-14b, hardware: h100, vllm-version: 0.13.0, args: {async-scheduling: true}}
+  - {model-config: own/config.json, hardware: h100, args: {watermark: 0.01}}
+";
+        let mut asked = Vec::new();
+        let mut files = |name: &str| {
+            asked.push(name.to_owned());
+            Ok(config.to_owned())
+        };
+        let c = Cluster::read_with(text, "c.yaml", &mut files).unwrap();
+        assert_eq!(asked, ["own/config.json"]);
+        let engines: Vec<_> = c.servers.iter().map(|s| &s.engine).collect();
+        assert_eq!(engines[0].spec.version.to_string(), "0.20");
+        assert_eq!(
+            (engines[0].spec.gpu_memory_utilization, engines[1].spec.gpu_memory_utilization),
+            (0.92, 0.9)
+        );
+        assert!(engines[0].reserve_full_prompt && !engines[1].reserve_full_prompt);
+        assert!(engines[1].async_scheduling);
+        assert_eq!(engines[2].spec.model.name, "own/config.json");
+        assert_eq!(engines[2].watermark_blocks, engines[2].num_gpu_blocks / 100);
+
+        let text = "
+version: 1
+engines:
+  - {model: qwen3-14b, hardware: h100, vllm-version: 0.33}
+  - {model: qwen3-14b, hardware: h100, vllm-version: 0.15, args: {watermark: 0.01}}
+  - {model-config: none.json, hardware: h100}
+  - {hardware: h100}
+";
+        let all = Cluster::read(text, "c.yaml").unwrap_err().to_string();
+        for part in [
+            "c.yaml:4:54: engines[0].vllm-version: unknown vLLM release \"0.33\"; expected 0.11 to 0.32",
+            "c.yaml:5:78: engines[1].watermark: is set, which vLLM 0.15 does not know; expected vLLM 0.24",
+            "engines[2].model-config: \"none.json\": files are not read here",
+            "engines[3].model: the field is missing",
+        ] {
+            assert!(all.contains(part), "{part}\n{all}");
+        }
     }
 
     #[test]

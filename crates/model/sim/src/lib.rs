@@ -19,6 +19,7 @@ mod world;
 pub use cluster::{
     Change, Cluster, FULL_SPEED_PERMILLE, Group, Incident, Network, Phase, Scale, Scrape, Server, Size, Start,
 };
+pub use file::Files;
 pub use observe::{Counters, HISTOGRAM_BINS, Point, Run, ServerPoint, Timeline};
 pub use scaling::{Autoscaler, Behavior, GroupUse, Pace, ScaleEvent, ScaleMetric, Scaling, Select, Step};
 pub use traffic::{Script, Traffic};

@@ -2,7 +2,7 @@
 
 use crate::input;
 use crate::layout::{self, right};
-use crate::simulated::{ClusterFlags, threads, with_bar, workload};
+use crate::simulated::{ClusterFlags, engines, threads, with_bar, workload};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use comfy_table::Cell;
@@ -31,7 +31,7 @@ pub(crate) struct Compare {
     #[arg(long, value_name = "FILE", required_unless_present_any = ["study", "ablate"])]
     treatment: Vec<PathBuf>,
     /// A published study instead: its workloads, rates and policies, beside what it published
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["baseline", "treatment", "workload", "rates", "cluster", "engines", "model"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["baseline", "treatment", "workload", "rates", "cluster", "engines", "model", "model_config", "vllm_version"])]
     study: Option<Study>,
     /// The recommended policy against the same with one part switched off at a time
     #[arg(long, conflicts_with_all = ["baseline", "treatment", "study"])]
@@ -183,6 +183,9 @@ impl Compare {
     fn print(&self, out: &mut dyn Write, c: &Comparison) -> anyhow::Result<()> {
         let cluster = c.places.first().map_or("", |p| p.place.cluster.name.as_str());
         writeln!(out, "{} paired seeds on {cluster}; against {}", c.seeds.len(), c.policies[0].name)?;
+        if let Some(p) = c.places.first() {
+            write!(out, "{}", engines(&p.place.cluster))?;
+        }
         writeln!(
             out,
             "class of the highest priority; improvements in %, positive is better, 95 % interval\n"

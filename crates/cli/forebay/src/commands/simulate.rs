@@ -3,7 +3,7 @@
 use super::fleet;
 use crate::input::{self, StabilityFlags};
 use crate::layout::{self, right};
-use crate::simulated::{ClusterFlags, at_rate, with_bar, workload};
+use crate::simulated::{ClusterFlags, at_rate, engines, with_bar, workload};
 use anyhow::Context;
 use clap::Args;
 use comfy_table::Cell;
@@ -73,7 +73,7 @@ impl Simulate {
             Simulate::write(dir, &setup, &run, &summary)?;
         }
         if self.json {
-            serde_json::to_writer_pretty(&mut *out, &json::summary(&summary))?;
+            serde_json::to_writer_pretty(&mut *out, &told(&setup, &summary))?;
             writeln!(out)?;
         } else {
             self.print(out, &setup, &summary)?;
@@ -119,7 +119,7 @@ impl Simulate {
             anyhow::Ok(BufWriter::new(file))
         };
         for (name, value) in
-            [("summary.json", json::summary(summary)), ("timeline.json", json::timeline(&run.timeline))]
+            [("summary.json", told(setup, summary)), ("timeline.json", json::timeline(&run.timeline))]
         {
             let mut file = create(name)?;
             serde_json::to_writer_pretty(&mut file, &value)?;
@@ -154,6 +154,7 @@ impl Simulate {
             setup.cluster.name,
             self.seed
         )?;
+        write!(out, "{}", engines(&setup.cluster))?;
         writeln!(out, "{}", horizon(w, s))?;
         writeln!(out, "{}\n", verdict(s))?;
         write!(out, "{}", ends(s))?;
@@ -186,6 +187,19 @@ impl Simulate {
         }
         Ok(())
     }
+}
+
+/// The summary, and what is settled for the engines.
+fn told(setup: &Setup, summary: &Summary) -> serde_json::Value {
+    let mut value = json::summary(summary);
+    let kinds = setup.cluster.kinds().into_iter().map(|(servers, resolved)| {
+        let names: Vec<&str> = servers.iter().map(|s| s.name.as_str()).collect();
+        let settled: serde_json::Map<_, _> =
+            resolved.values().into_iter().map(|(name, v)| (name.to_owned(), v.into())).collect();
+        serde_json::json!({"servers": names, "settled": settled})
+    });
+    value["engines"] = kinds.collect();
+    value
 }
 
 fn horizon(w: &Workload, s: &Summary) -> String {
