@@ -1,6 +1,6 @@
 //! Results as JSON: integers in nanoseconds, keys in a fixed order.
 
-use crate::compare::{ArmResult, ClassResult, Comparison, Measure, PlaceResult};
+use crate::compare::{ArmResult, ClassResult, Comparison, Measure, PlaceResult, Published};
 use crate::summary::{ClassSummary, Figures, Metric, QUANTILES, Summary};
 use forebay_records::stats::{Paired, Quantile, Standing, Throughput, Verdict};
 use forebay_sim::{Counters, GroupUse, HISTOGRAM_BINS, ScaleEvent, ScaleMetric, Scaling, Timeline};
@@ -156,7 +156,8 @@ pub fn comparison(c: &Comparison) -> Value {
             })
             .collect();
         json!({
-            "name": k.name, "offered": k.offered, "finished": k.finished, "attained": k.attained,
+            "name": k.name, "offered": k.offered, "finished": k.finished, "rejected": k.rejected,
+            "attained": k.attained,
             "measures": measures, "pooled_ttft_p99": quantile(&k.pooled_ttft_p99()),
         })
     };
@@ -171,13 +172,19 @@ pub fn comparison(c: &Comparison) -> Value {
         })
     };
     let place = |p: &PlaceResult| {
+        let published = |q: &Published| {
+            let ours = p.arms.get(1).and_then(|a| a.classes[p.top_class()].against(q.measure));
+            json!({
+                "measure": q.measure.label(), "improvement_percent": number(q.improvement),
+                "source": q.source, "agrees": ours.map(|o| q.agrees(o)),
+            })
+        };
         json!({
             "workload": p.place.workload.name, "rate": p.rate(), "cluster": p.place.cluster.name,
             "rate_over_capacity": p.place.load,
-            "published": p.place.published.map(|q| json!({
-                "ttft_p99": q.ttft_p99, "e2e_p99": q.e2e_p99, "throughput": q.throughput,
-            })),
+            "published": p.place.published.iter().map(published).collect::<Vec<_>>(),
             "policies": p.arms.iter().map(arm).collect::<Vec<_>>(),
+            "highest_priority_alone": p.alone.as_ref().map(arm),
         })
     };
     let policies = c.policies.iter().map(|p| json!({"name": p.name, "what": p.what, "config": p.config}));
