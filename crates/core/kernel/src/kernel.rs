@@ -10,7 +10,7 @@ use crate::driver::Ticks;
 use crate::effect::{Effects, End, Id, Ledgers, QueueOutcome, Refusal};
 use crate::flow::Queues;
 use crate::plan::{Driver, Plan};
-use crate::policy::{CycleFacts, Usage};
+use crate::policy::{CycleFacts, Left, PendingUntil, Usage};
 use crate::pool::{Adapters, EndpointId, EndpointSpec, Pool, Sample};
 use crate::prefix::PrefixIndex;
 use crate::saturation::Saturation;
@@ -49,6 +49,8 @@ pub struct Kernel {
     ticks: Ticks,
     /// By (end of pending, table index): running requests that do not stream.
     pending_until: IndexedHeap<(Nanos, u32)>,
+    /// Leases that no scrape has covered yet, by their instant; kept only for a detector that looks no further.
+    unscraped: Vec<(Nanos, Id)>,
     /// Under the `event` driver: something has changed since the last turn.
     changed: bool,
     /// Under the `event` driver: the last turn was cut off and goes on at once.
@@ -78,6 +80,7 @@ impl Kernel {
             cells: vec![0; plan.flow.as_ref().map_or(0, |f| f.limit.cells())],
             ticks: Ticks::new(now),
             pending_until: IndexedHeap::default(),
+            unscraped: Vec::new(),
             changed: false,
             turn_cut: false,
             ceilings: Vec::new(),
@@ -139,7 +142,13 @@ impl Kernel {
         e.sample = Some(sample);
         (e.sampled, e.taken) = (now, taken);
         e.stale = false;
-        let pending = f64::from(e.pending_at(taken));
+        self.pending_scraped(now, id, taken);
+        let Some(e) = self.pool.get_mut(id) else { return };
+        // What is pending no longer once it was scraped is in the scraped number alone.
+        let pending = match self.plan.detector.pending_until() {
+            PendingUntil::FirstToken => f64::from(e.pending_at(taken)),
+            PendingUntil::Scrape => 0.0,
+        };
         e.foreign_waiting = (sample.waiting.value().unwrap_or(0.0) - pending).max(0.0);
         self.saturation.touch(&*self.plan.detector, e);
         if let (Some(index), Some(blocks)) = (&mut self.index, sample.blocks) {
@@ -223,7 +232,7 @@ impl Kernel {
             return;
         };
         if let State::Running(r) = &entry.state {
-            self.release(now, id, r);
+            self.release(now, id, r, Left::Stopped);
             self.load_fell();
         }
         self.ended(&entry, End::Cancelled);
@@ -254,6 +263,7 @@ impl Kernel {
                     queues.output(lane, untold, now);
                     queues.finished(lane, usage, now);
                 }
+                r.output += untold;
                 self.over(now, id, End::Finished);
             }
             Progress::Failed => self.over(now, id, End::Failed),
@@ -267,7 +277,11 @@ impl Kernel {
         if let Some(entry) = self.table.remove(id)
             && let State::Running(r) = &entry.state
         {
-            self.release(now, id, r);
+            let left = match end {
+                End::Finished => Left::Finished(Some(r.output).filter(|&n| n > 0)),
+                _ => Left::Stopped,
+            };
+            self.release(now, id, r, left);
             self.ended(&entry, end);
         }
     }

@@ -50,6 +50,16 @@ pub trait UsageLimit: Send + Sync + Debug {
     }
 }
 
+/// What ends the time in which a request that was sent counts as waiting at its endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PendingUntil {
+    /// Its first token.
+    FirstToken,
+    /// The next scrape of its endpoint that was taken after it was sent, or its first token if that comes
+    /// before. What the engine has not published by then is seen by nobody.
+    Scrape,
+}
+
 /// Rates how full one endpoint is; the pool's saturation is the mean over its endpoints.
 pub trait Detector: Send + Sync + Debug {
     /// 0 idle, 1 and more saturated. Must depend on nothing but the endpoint.
@@ -69,17 +79,90 @@ pub trait Detector: Send + Sync + Debug {
     fn watches_load(&self) -> bool {
         false
     }
+
+    /// Until when a request that was sent counts as pending in [`Endpoint::load`].
+    fn pending_until(&self) -> PendingUntil {
+        PendingUntil::FirstToken
+    }
+}
+
+/// What a gate sees of the chosen head.
+#[derive(Clone, Copy, Debug)]
+pub struct Passage<'a> {
+    /// The instant of the decision.
+    pub now: Nanos,
+    /// The priorities of all provisioned bands, highest first.
+    pub priorities: &'a [i32],
+    /// The place of the head's band among them: 0 is the highest.
+    pub rank: usize,
+    /// The head.
+    pub ask: &'a Asked,
+    /// The endpoints.
+    pub pool: &'a Pool,
 }
 
 /// Decides per band and endpoint whether the chosen head may go there now.
 pub trait Gate: Send + Sync + Debug {
     /// Removes endpoints from `set`. An empty set holds the request in the queue and ends the cycle.
-    fn allow(&self, priority: i32, ask: &Asked, pool: &Pool, set: &mut EndpointSet);
+    fn allow(&self, p: &Passage<'_>, set: &mut EndpointSet);
 
     /// Whether it always leaves `set` as it is.
     fn is_open(&self) -> bool {
         false
     }
+
+    /// Whether a held head may pass because of nothing but time. Otherwise the `event` driver asks again
+    /// when something has changed, and not each millisecond.
+    fn watches_time(&self) -> bool {
+        true
+    }
+
+    /// Fresh state, for gates that remember something; it is asked instead of the gate then.
+    fn start(&self) -> Option<Box<dyn GateMemory>> {
+        None
+    }
+}
+
+/// A running request, as a gate is told of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tenant {
+    /// The priority of its band.
+    pub priority: i32,
+    /// Where it runs.
+    pub endpoint: EndpointId,
+    /// Prompt tokens that the endpoint was not believed to hold.
+    pub prompt_tokens: u64,
+    /// When its first token came back; for an answer that does not stream, when it was dispatched.
+    pub decoding: Option<Nanos>,
+}
+
+/// How a running request has left its endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// To another endpoint.
+    Moved,
+    /// Without a complete answer.
+    Stopped,
+    /// With one; its tokens, if they are known.
+    Finished(Option<u64>),
+}
+
+/// What a gate remembers. The kernel owns it and copies it with itself.
+pub trait GateMemory: Send + Sync + Debug {
+    /// See [`Gate::allow`].
+    fn allow(&mut self, p: &Passage<'_>, set: &mut EndpointSet);
+    /// A request has come to the queue of this band.
+    fn arrived(&mut self, now: Nanos, priority: i32);
+    /// A request has been sent.
+    fn dispatched(&mut self, now: Nanos, tenant: &Tenant);
+    /// Its first token has come back: `tenant.decoding` is that instant.
+    fn first_token(&mut self, now: Nanos, tenant: &Tenant);
+    /// It runs there no longer.
+    fn released(&mut self, now: Nanos, tenant: &Tenant, left: Left);
+    /// The endpoint has left; what ran there may be told of yet.
+    fn removed(&mut self, endpoint: EndpointId);
+    /// A copy, for forks of the kernel.
+    fn fork(&self) -> Box<dyn GateMemory>;
 }
 
 /// Refuses requests before they are queued.

@@ -3,7 +3,7 @@
 use crate::ask::Asked;
 use crate::effect::Refusal;
 use crate::plan::Plan;
-use crate::policy::{Decision, Memory};
+use crate::policy::{Decision, GateMemory, Memory};
 use crate::pool::{EndpointId, EndpointSet, Pool};
 use crate::prefix::PrefixIndex;
 use forebay_base::{Draws, Nanos};
@@ -28,9 +28,10 @@ pub(crate) struct Choice {
     pub(crate) matched_tokens: u32,
 }
 
-/// What the filters and scorers of the profile remember, by their places in it.
+/// What the gate, and the filters and scorers of the profile by their places in it, remember.
 #[derive(Debug)]
 pub(crate) struct Memories {
+    pub(crate) gate: Option<Box<dyn GateMemory>>,
     filters: Vec<Option<Box<dyn Memory>>>,
     scorers: Vec<Option<Box<dyn Memory>>>,
 }
@@ -40,13 +41,15 @@ impl Clone for Memories {
         let fork = |all: &[Option<Box<dyn Memory>>]| -> Vec<_> {
             all.iter().map(|m| m.as_ref().map(|m| m.fork())).collect()
         };
-        Memories { filters: fork(&self.filters), scorers: fork(&self.scorers) }
+        let gate = self.gate.as_ref().map(|g| g.fork());
+        Memories { gate, filters: fork(&self.filters), scorers: fork(&self.scorers) }
     }
 }
 
 impl Memories {
     pub(crate) fn new(plan: &Plan) -> Memories {
         Memories {
+            gate: plan.flow.as_ref().and_then(|f| f.gate.start()),
             filters: plan.profile.filters.iter().map(|f| f.start()).collect(),
             scorers: plan.profile.scorers.iter().map(|s| s.scorer.start()).collect(),
         }
@@ -58,6 +61,9 @@ impl Memories {
 
     pub(crate) fn removed(&mut self, endpoint: EndpointId) {
         self.all().for_each(|m| m.removed(endpoint));
+        if let Some(gate) = &mut self.gate {
+            gate.removed(endpoint);
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 
 use crate::ask::Asked;
 use crate::effect::{Id, QueueOutcome};
+use crate::policy::Tenant;
 use crate::pool::EndpointId;
 use forebay_base::Nanos;
 
@@ -27,8 +28,20 @@ pub(crate) struct Running {
     pub(crate) tokens: u64,
     /// Its band and flow, if it came through a queue; the flow is kept while it runs.
     pub(crate) lane: Option<(u32, u32)>,
-    /// Output tokens that fairness has been told of.
+    /// Output tokens that have been told of.
     pub(crate) output: u64,
+    /// The priority of its band.
+    pub(crate) priority: i32,
+    /// When its first token came back; for an answer that does not stream, when it was dispatched.
+    pub(crate) decoding: Option<Nanos>,
+}
+
+impl Running {
+    /// As a gate is told of it.
+    pub(crate) fn tenant(&self) -> Tenant {
+        let Running { priority, endpoint, uncached, decoding, .. } = *self;
+        Tenant { priority, endpoint, prompt_tokens: uncached, decoding }
+    }
 }
 
 #[derive(Clone, Debug)]

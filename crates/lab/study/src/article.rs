@@ -1,6 +1,6 @@
 //! The grid of the article that introduced the soft-reflective ceiling, beside what it published.
 
-use crate::compare::{Place, Question};
+use crate::compare::{Measure, Place, Published, Question};
 use crate::policies::Policy;
 use forebay_base::{Diagnostics, Span};
 use forebay_engine::{Calibration, EngineSpec};
@@ -8,39 +8,47 @@ use forebay_sim::Cluster;
 use forebay_workload::Workload;
 use std::sync::Arc;
 
-/// Published improvements of the critical class in per cent, positive for better, from single runs on two
-/// H100 servers of Qwen3-14B. Small values are read off a chart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Published {
-    /// 99th percentile of the time to first token.
-    pub ttft_p99: i32,
-    /// 99th percentile of the end-to-end time.
-    pub e2e_p99: i32,
-    /// Throughput.
-    pub throughput: i32,
-}
-
-/// Rates of a workload: published ones, and one just over the knee of each set of efficiency factors.
+/// A workload, and per rate the published improvements of the critical class in per cent, positive for better:
+/// TTFT p99, E2E p99 and throughput. Single runs on two H100 servers of Qwen3-14B; small values are read
+/// off a chart.
 #[derive(Clone, Copy, Debug)]
 struct Column {
     preset: &'static str,
-    cells: &'static [(f64, i32, i32, i32)],
+    cells: &'static [(f64, [f64; 3])],
 }
 
 const COLUMNS: &[Column] = &[
     Column {
         preset: "code",
-        cells: &[(4.0, -1, 2, 0), (10.0, -9, 2, -1), (16.0, 97, 0, -1), (24.0, 91, 9, 8)],
+        cells: &[
+            (4.0, [-1.0, 2.0, 0.0]),
+            (10.0, [-9.0, 2.0, -1.0]),
+            (16.0, [97.0, 0.0, -1.0]),
+            (24.0, [91.0, 9.0, 8.0]),
+        ],
     },
     Column {
         preset: "chat_30",
-        cells: &[(20.0, 5, 0, 0), (40.0, -18, -2, 0), (60.0, -31, 0, 0), (80.0, 22, 15, -1)],
+        cells: &[
+            (20.0, [5.0, 0.0, 0.0]),
+            (40.0, [-18.0, -2.0, 0.0]),
+            (60.0, [-31.0, 0.0, 0.0]),
+            (80.0, [22.0, 15.0, -1.0]),
+        ],
     },
     Column {
         preset: "reasoning",
-        cells: &[(0.2, 1, -4, -2), (0.4, -17, 1, -3), (0.7, 91, 48, 64), (1.2, 45, 37, 36)],
+        cells: &[
+            (0.2, [1.0, -4.0, -2.0]),
+            (0.4, [-17.0, 1.0, -3.0]),
+            (0.7, [91.0, 48.0, 64.0]),
+            (1.2, [45.0, 37.0, 36.0]),
+        ],
     },
 ];
+
+/// Servers, as [`cluster`] takes them.
+pub const SERVERS: &str = "2xh100";
 
 /// A set of efficiency factors of the engine. Two are shipped, because none fits all published columns.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,19 +87,19 @@ impl Factors {
     }
 }
 
-/// Two H100 servers of Qwen3-14B with the published vLLM arguments.
+/// Servers of one H100 each with Qwen3-14B and the published vLLM arguments; `name` such as `2xh100`.
 ///
 /// # Errors
 /// None is expected but from factors that are out of range: model and hardware ship.
-pub fn cluster(factors: &Factors) -> Result<Cluster, Diagnostics> {
-    let mut cluster = Cluster::parse("2xh100", "qwen3-14b", "cluster", |spec| {
+pub fn cluster(name: &str, factors: &Factors) -> Result<Cluster, Diagnostics> {
+    let mut cluster = Cluster::parse(name, "qwen3-14b", "cluster", |spec| {
         spec.max_num_seqs = Some(256);
         spec.max_num_batched_tokens = Some(2048);
         spec.gpu_memory_utilization = 0.9;
         spec.max_model_len = Some(40_960);
         factors.apply(spec);
     })?;
-    cluster.name = format!("2 x H100, Qwen3-14B, {}", factors.label());
+    cluster.name = format!("{} x H100, Qwen3-14B, {}", cluster.servers.len(), factors.label());
     Ok(cluster)
 }
 
@@ -101,8 +109,8 @@ pub fn workloads() -> Vec<Workload> {
 }
 
 /// Every cell of the grid, and per workload one cell just over its reference capacity. `capacities` are
-/// those of [`workloads`] on this cluster.
-pub fn question(cluster: &Arc<Cluster>, capacities: &[f64], policies: Vec<Policy>, seeds: u64) -> Question {
+/// those of [`workloads`] on this cluster. Compared are the article's two policies and what forebay recommends.
+pub fn question(cluster: &Arc<Cluster>, capacities: &[f64], seeds: u64) -> Question {
     let mut places = Vec::new();
     for (column, capacity) in COLUMNS.iter().zip(capacities) {
         let Some(workload) = Workload::preset(column.preset) else { continue };
@@ -112,18 +120,21 @@ pub fn question(cluster: &Arc<Cluster>, capacities: &[f64], policies: Vec<Policy
             published,
             load: Some(rate / capacity),
         };
-        let mut cells: Vec<Place> = column
-            .cells
-            .iter()
-            .map(|&(rate, ttft_p99, e2e_p99, throughput)| {
-                place(rate, Some(Published { ttft_p99, e2e_p99, throughput }))
-            })
-            .collect();
-        cells.push(place(over(*capacity), None));
+        let published = |figures: [f64; 3]| {
+            let measures = [Measure::TtftP99, Measure::E2eP99, Measure::Requests];
+            let figures = measures.into_iter().zip(figures);
+            figures
+                .map(|(measure, improvement)| Published { measure, improvement, source: "single run" })
+                .collect()
+        };
+        let mut cells: Vec<Place> =
+            column.cells.iter().map(|&(rate, figures)| place(rate, published(figures))).collect();
+        cells.push(place(over(*capacity), Vec::new()));
         cells.sort_by(|a, b| a.workload.rate().total_cmp(&b.workload.rate()));
         places.extend(cells);
     }
-    Question { policies, places, seeds: (1..=seeds).collect(), points: 300 }
+    let policies = vec![Policy::fixed(), Policy::soft(), Policy::recommended(), Policy::reserve()];
+    Question { alone: Some(3), ..Question::new(policies, places, seeds) }
 }
 
 /// Five per cent over a capacity, with three digits.

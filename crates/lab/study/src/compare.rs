@@ -2,17 +2,49 @@
 //!
 //! Runs of one seed share arrivals, lengths and every other draw, so that policies are compared pair by pair.
 
+use crate::Setup;
 use crate::parallel::{Progress, parallel};
 use crate::policies::Policy;
 use crate::summary::{ClassSummary, Metric, Summary};
-use crate::{Setup, article::Published};
 use forebay_base::Diagnostics;
 use forebay_records::Histogram;
 use forebay_records::stats::quantile::of_histogram;
-use forebay_records::stats::{Direction, Load, Paired, Quantile, paired};
+use forebay_records::stats::{Direction, Load, Paired, Quantile, Verdict, paired};
 use forebay_sim::{Cluster, Options, Timeline};
 use forebay_workload::Workload;
 use std::sync::Arc;
+
+/// A published change of a measure of the class with the highest priority.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Published {
+    /// What was measured.
+    pub measure: Measure,
+    /// The improvement in per cent, positive for better.
+    pub improvement: f64,
+    /// Where it comes from, in a few words.
+    pub source: &'static str,
+}
+
+/// Changes up to this many per cent count as none, published or not.
+pub const NO_CHANGE: f64 = 5.0;
+
+impl Published {
+    /// Whether `ours` goes the same way: both better, both worse, or neither by more than [`NO_CHANGE`]. Ours
+    /// counts as a change only if its interval excludes none.
+    pub fn agrees(&self, ours: &Paired) -> bool {
+        let way = |x: f64| {
+            if x > NO_CHANGE {
+                1
+            } else if x < -NO_CHANGE {
+                -1
+            } else {
+                0
+            }
+        };
+        let sure = matches!(ours.verdict, Verdict::Better | Verdict::Worse);
+        way(self.improvement) == if sure { way(ours.improvement) } else { 0 }
+    }
+}
 
 /// A workload at a rate, with what it is run on.
 #[derive(Clone, Debug)]
@@ -21,8 +53,8 @@ pub struct Place {
     pub workload: Workload,
     /// The servers.
     pub cluster: Arc<Cluster>,
-    /// What was published about it, if anything.
-    pub published: Option<Published>,
+    /// What was published about it; of several figures of a measure, the one to be drawn first.
+    pub published: Vec<Published>,
     /// Its rate over the pool's reference capacity, if that is known.
     pub load: Option<f64>,
 }
@@ -38,6 +70,19 @@ pub struct Question {
     pub seeds: Vec<u64>,
     /// Points of the timeline of the first seed.
     pub points: u64,
+    /// The measures of the class with the highest priority that tables and charts show.
+    pub shown: Vec<Measure>,
+    /// Index of the policy under which the class with the highest priority also runs without the others, as
+    /// a bound on what any policy can give it.
+    pub alone: Option<usize>,
+}
+
+impl Question {
+    /// These policies at these places, under the seeds from 1 on.
+    pub fn new(policies: Vec<Policy>, places: Vec<Place>, seeds: u64) -> Question {
+        let shown = vec![Measure::TtftP99, Measure::E2eP99];
+        Question { policies, places, seeds: (1..=seeds).collect(), points: 300, shown, alone: None }
+    }
 }
 
 /// What is compared about a class.
@@ -45,10 +90,14 @@ pub struct Question {
 pub enum Measure {
     /// 99th percentile of the time to first token.
     TtftP99,
+    /// 90th percentile of it.
+    TtftP90,
     /// Its mean.
     TtftMean,
     /// 99th percentile of the end-to-end time.
     E2eP99,
+    /// 90th percentile of it.
+    E2eP90,
     /// Its mean.
     E2eMean,
     /// Mean time per output token.
@@ -61,10 +110,12 @@ pub enum Measure {
 
 impl Measure {
     /// All of them in the order of tables.
-    pub const ALL: [Measure; 7] = [
+    pub const ALL: [Measure; 9] = [
         Measure::TtftP99,
+        Measure::TtftP90,
         Measure::TtftMean,
         Measure::E2eP99,
+        Measure::E2eP90,
         Measure::E2eMean,
         Measure::TpotMean,
         Measure::Requests,
@@ -75,8 +126,10 @@ impl Measure {
     pub const fn label(self) -> &'static str {
         match self {
             Measure::TtftP99 => "TTFT p99",
+            Measure::TtftP90 => "TTFT p90",
             Measure::TtftMean => "TTFT mean",
             Measure::E2eP99 => "E2E p99",
+            Measure::E2eP90 => "E2E p90",
             Measure::E2eMean => "E2E mean",
             Measure::TpotMean => "TPOT mean",
             Measure::Requests => "requests/s",
@@ -93,16 +146,18 @@ impl Measure {
     }
 
     fn of(self, c: &ClassSummary) -> f64 {
-        let p99 = |m: Metric| c.figure(m).quantiles[3].value.map_or(f64::INFINITY, |v| v as f64);
+        let at = |m: Metric, i: usize| c.figure(m).quantiles[i].value.map_or(f64::INFINITY, |v| v as f64);
         // A mean over those that have a value would praise whoever loses the slow ones.
         let whole = |m: Metric| {
             let lost = c.figure(m).quantiles[3].infinite;
             c.figure(m).mean.filter(|_| lost == 0).unwrap_or(f64::INFINITY)
         };
         match self {
-            Measure::TtftP99 => p99(Metric::Ttft),
+            Measure::TtftP99 => at(Metric::Ttft, 3),
+            Measure::TtftP90 => at(Metric::Ttft, 1),
             Measure::TtftMean => whole(Metric::Ttft),
-            Measure::E2eP99 => p99(Metric::E2e),
+            Measure::E2eP99 => at(Metric::E2e, 3),
+            Measure::E2eP90 => at(Metric::E2e, 1),
             Measure::E2eMean => whole(Metric::E2e),
             Measure::TpotMean => whole(Metric::Tpot),
             Measure::Requests => c.throughput.requests_per_second(),
@@ -128,6 +183,8 @@ pub struct ClassResult {
     pub offered: u64,
     /// Finished.
     pub finished: u64,
+    /// Refused, for whatever reason.
+    pub rejected: u64,
     /// Met their deadlines; `None` without any.
     pub attained: Option<u64>,
 }
@@ -160,6 +217,8 @@ pub struct PlaceResult {
     pub place: Place,
     /// By policy.
     pub arms: Vec<ArmResult>,
+    /// The class with the highest priority without the others, compared with itself under the baseline.
+    pub alone: Option<ArmResult>,
 }
 
 /// What came out.
@@ -171,6 +230,8 @@ pub struct Comparison {
     pub seeds: Vec<u64>,
     /// In the order of the question.
     pub places: Vec<PlaceResult>,
+    /// From the question.
+    pub shown: Vec<Measure>,
 }
 
 /// A run without what only one run can show.
@@ -184,23 +245,13 @@ struct Slim {
 /// # Errors
 /// What is wrong with a policy's configuration.
 pub fn compare(q: &Question, threads: usize, progress: &Progress) -> Result<Comparison, Diagnostics> {
-    let (arms, seeds) = (q.policies.len(), q.seeds.len());
-    let mut setups = Vec::new();
-    for place in &q.places {
-        let priorities = Setup::priorities(&place.workload);
-        for policy in &q.policies {
-            setups.push(Setup {
-                plan: policy.plan(&priorities)?,
-                cluster: Arc::clone(&place.cluster),
-                workload: place.workload.clone(),
-            });
-        }
-    }
+    let seeds = q.seeds.len();
     let mut places = Vec::new();
     // Place by place, so that only one place's histograms are held run by run.
-    for (p, place) in q.places.iter().enumerate() {
-        let runs = parallel(arms * seeds, threads, progress, |i| {
-            let setup = &setups[p * arms + i / seeds];
+    for place in &q.places {
+        let setups = setups(q, place)?;
+        let runs = parallel(setups.len() * seeds, threads, progress, |i| {
+            let setup = &setups[i / seeds];
             let first = i % seeds == 0;
             let options = Options {
                 sample: (first && q.points > 0).then(|| setup.sampling(q.points)),
@@ -209,26 +260,60 @@ pub fn compare(q: &Question, threads: usize, progress: &Progress) -> Result<Comp
             let run = setup.run(q.seeds[i % seeds], options);
             Slim { summary: Summary::of(&run, &setup.workload), timeline: run.timeline }
         });
-        let mut results: Vec<ArmResult> = Vec::new();
-        for (policy, runs) in runs.chunks(seeds).enumerate() {
-            let arm = arm(policy, runs, results.first());
-            results.push(arm);
+        let mut result = PlaceResult { place: place.clone(), arms: Vec::new(), alone: None };
+        let top = result.top_class();
+        for (i, runs) in runs.chunks(seeds).enumerate() {
+            let baseline = |c: usize| result.arms.first().map(|b| &b.classes[c]);
+            if i < q.policies.len() {
+                let arm = arm(i, runs, baseline);
+                result.arms.push(arm);
+            } else {
+                result.alone = Some(arm(q.alone.unwrap_or(0), runs, |_| baseline(top)));
+            }
         }
-        places.push(PlaceResult { place: place.clone(), arms: results });
+        places.push(result);
     }
-    Ok(Comparison { policies: q.policies.clone(), seeds: q.seeds.clone(), places })
+    Ok(Comparison { policies: q.policies.clone(), seeds: q.seeds.clone(), places, shown: q.shown.clone() })
+}
+
+/// What runs at a place: every policy, then the class with the highest priority alone.
+fn setups(q: &Question, place: &Place) -> Result<Vec<Setup>, Diagnostics> {
+    let priorities = Setup::priorities(&place.workload);
+    let setup = |policy: &Policy, workload: &Workload| -> Result<Setup, Diagnostics> {
+        let (plan, cluster) = (policy.plan(&priorities)?, Arc::clone(&place.cluster));
+        Ok(Setup { plan, cluster, workload: workload.clone() })
+    };
+    let mut all = q.policies.iter().map(|p| setup(p, &place.workload)).collect::<Result<Vec<_>, _>>()?;
+    if let Some((policy, workload)) = q.alone.zip(alone(&place.workload)) {
+        all.push(setup(&q.policies[policy], &workload)?);
+    }
+    Ok(all)
+}
+
+/// The same requests of the class with the highest priority, and no others; `None` where others cannot be
+/// told apart or there are none.
+fn alone(workload: &Workload) -> Option<Workload> {
+    let several = workload.classes.len() > 1 && workload.traces.is_empty();
+    several
+        .then(|| Workload { classes: vec![workload.classes[top_of(workload)].clone()], ..workload.clone() })
+}
+
+fn top_of(workload: &Workload) -> usize {
+    let classes = &workload.classes;
+    (0..classes.len()).max_by_key(|i| (classes[*i].priority, std::cmp::Reverse(*i))).unwrap_or(0)
 }
 
 /// Runs that a question takes.
 pub fn runs(q: &Question) -> u64 {
-    (q.policies.len() * q.places.len() * q.seeds.len()) as u64
+    let alone = |p: &Place| usize::from(q.alone.is_some() && alone(&p.workload).is_some());
+    q.places.iter().map(|p| ((q.policies.len() + alone(p)) * q.seeds.len()) as u64).sum()
 }
 
-fn arm(policy: usize, runs: &[Slim], baseline: Option<&ArmResult>) -> ArmResult {
+fn arm<'b>(policy: usize, runs: &[Slim], baseline: impl Fn(usize) -> Option<&'b ClassResult>) -> ArmResult {
     let classes = runs.first().map_or(0, |r| r.summary.classes.len() + 1);
     let classes = (0..classes).map(|c| {
         let of = |r: &Slim| r.summary.classes.get(c).unwrap_or(&r.summary.total).clone();
-        class(&runs.iter().map(of).collect::<Vec<_>>(), baseline.map(|b| &b.classes[c]))
+        class(&runs.iter().map(of).collect::<Vec<_>>(), baseline(c))
     });
     let counters = || runs.iter().map(|r| &r.summary.counters);
     let mut saturation = vec![0; forebay_sim::HISTOGRAM_BINS];
@@ -277,6 +362,7 @@ fn class(runs: &[ClassSummary], baseline: Option<&ClassResult>) -> ClassResult {
         e2e,
         offered: runs.iter().map(|c| c.offered).sum(),
         finished: runs.iter().map(|c| c.finished).sum(),
+        rejected: runs.iter().map(ClassSummary::all_rejected).sum(),
         attained: runs.iter().map(attained).sum(),
     }
 }
@@ -304,11 +390,86 @@ fn place_of(m: Measure) -> usize {
 impl PlaceResult {
     /// Index of the class with the highest priority: the one that a comparison is about.
     pub fn top_class(&self) -> usize {
+        top_of(&self.place.workload)
+    }
+    /// Index of the class with the lowest priority, if there are several.
+    pub fn low_class(&self) -> Option<usize> {
         let classes = &self.place.workload.classes;
-        (0..classes.len()).max_by_key(|i| (classes[*i].priority, std::cmp::Reverse(*i))).unwrap_or(0)
+        (0..classes.len()).min_by_key(|i| classes[*i].priority).filter(|i| *i != self.top_class())
+    }
+    /// The published figure of a measure that is drawn.
+    pub fn published(&self, m: Measure) -> Option<&Published> {
+        self.place.published.iter().find(|p| p.measure == m)
     }
     /// Its rate.
     pub fn rate(&self) -> f64 {
         self.place.workload.rate()
+    }
+}
+
+impl Comparison {
+    /// Of the published figures of a measure that moved by more than [`NO_CHANGE`], and of the others: how many
+    /// the first treatment agrees with, and how many there are.
+    pub fn agreement(&self, m: Measure) -> [(usize, usize); 2] {
+        let mut counts = [(0, 0); 2];
+        for p in &self.places {
+            let ours = p.arms.get(1).and_then(|a| a.classes[p.top_class()].against(m));
+            let Some((published, ours)) = p.published(m).zip(ours) else { continue };
+            let (agree, all) = &mut counts[usize::from(published.improvement.abs() <= NO_CHANGE)];
+            *agree += usize::from(published.agrees(ours));
+            *all += 1;
+        }
+        counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_class_alone_is_the_same_requests() {
+        let workload = Workload::preset("code").unwrap().with_rate(16.0);
+        let only = alone(&workload).unwrap();
+        assert_eq!((only.classes.len(), only.classes[0].name.as_str()), (1, "critical"));
+        let requests = |w: &Workload| {
+            let (mut arrivals, top) = (w.arrivals(3), w.class("critical").unwrap());
+            let mut all = Vec::new();
+            while let Some(r) = arrivals.next() {
+                if r.class == top {
+                    all.push((r.at, r.prompt_tokens, r.output_tokens));
+                }
+            }
+            all
+        };
+        let (with, without) = (requests(&workload), requests(&only));
+        assert!(with.len() > 2_000);
+        assert_eq!(with, without);
+        assert_eq!(alone(&only), None);
+    }
+
+    #[test]
+    fn agreement_is_about_direction_and_certainty() {
+        let ours = |improvement, verdict| Paired {
+            pairs: 20,
+            unusable: 0,
+            improvement,
+            interval: (0.0, 0.0),
+            bootstrap: (0.0, 0.0),
+            verdict,
+        };
+        let published = |improvement| Published { measure: Measure::TtftP99, improvement, source: "" };
+        for (them, us, verdict, agree) in [
+            (97.0, 60.0, Verdict::Better, true),
+            (97.0, 60.0, Verdict::NoDifference, false),
+            (97.0, 4.0, Verdict::Better, false),
+            (-18.0, 30.0, Verdict::Better, false),
+            (-18.0, -30.0, Verdict::Worse, true),
+            (-4.0, 3.0, Verdict::Better, true),
+            (0.0, 19.0, Verdict::Better, false),
+            (0.0, 19.0, Verdict::NoDifference, true),
+        ] {
+            assert_eq!(published(them).agrees(&ours(us, verdict)), agree, "{them} {us} {verdict:?}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! A comparison as an HTML report.
 
-use crate::compare::{ArmResult, Comparison, Measure, PlaceResult};
+use crate::compare::{ArmResult, ClassResult, Comparison, Measure, PlaceResult};
 use crate::text;
 use forebay_records::Histogram;
 use forebay_records::stats::{Paired, Verdict};
@@ -19,8 +19,8 @@ pub struct Words {
     pub method: Vec<String>,
 }
 
-/// The measures that get a chart of their own.
-const CHARTS: [Measure; 3] = [Measure::TtftP99, Measure::E2eP99, Measure::Requests];
+/// What the class with the highest priority alone is called.
+pub const ALONE: &str = "alone";
 
 /// The report of a comparison. Charts are about the class with the highest priority.
 pub fn report(c: &Comparison, words: &Words) -> String {
@@ -62,8 +62,13 @@ fn workload(page: &mut Page, c: &Comparison, name: &str, places: &[&PlaceResult]
     let top = first.top_class();
     let class = first.place.workload.classes.get(top).map_or("all", |c| c.name.as_str());
     page.text(&format!("Improvement over {}, {class} class. Up is better.", c.policies[0].name));
-    for m in CHARTS {
+    for m in c.shown.iter().copied().chain([Measure::Requests]) {
         page.chart(&bars(c, places, top, m), "");
+    }
+    if places.iter().any(|p| p.alone.is_some()) {
+        page.text(&format!(
+            "\"{ALONE}\": the same {class} requests without the other classes, which is a bound on what any policy can give them."
+        ));
     }
     page.part("The numbers behind");
     numbers(page, c, places, top);
@@ -77,18 +82,14 @@ fn workload(page: &mut Page, c: &Comparison, name: &str, places: &[&PlaceResult]
 /// As the article draws it: a group per rate, a bar per policy.
 fn bars(c: &Comparison, places: &[&PlaceResult], top: usize, m: Measure) -> Bars {
     let groups = places.iter().map(|p| {
-        let bars = p.arms[1..].iter().enumerate().map(|(i, arm)| {
-            let a = arm.classes[top].against(m);
-            let published = p.place.published.filter(|_| i == 0).and_then(|q| match m {
-                Measure::TtftP99 => Some(q.ttft_p99),
-                Measure::E2eP99 => Some(q.e2e_p99),
-                Measure::Requests => Some(q.throughput),
-                _ => None,
-            });
+        let results = p.arms[1..].iter().map(|arm| &arm.classes[top]);
+        let results = results.chain(p.alone.iter().map(|arm| &arm.classes[0]));
+        let bars = results.enumerate().map(|(i, class)| {
+            let a = class.against(m);
             Bar {
                 value: a.map_or(f64::NAN, |a| a.improvement),
                 interval: a.map(|a| a.interval),
-                mark: published.map(f64::from),
+                mark: p.published(m).filter(|_| i == 0).map(|q| q.improvement),
             }
         });
         let load = p.place.load.map_or(String::new(), |l| format!("{l:.2} of capacity"));
@@ -96,14 +97,15 @@ fn bars(c: &Comparison, places: &[&PlaceResult], top: usize, m: Measure) -> Bars
     });
     let groups: Vec<Group> = groups.collect();
     let marked = groups.iter().flat_map(|g| &g.bars).any(|b| b.mark.is_some());
+    let alone = places.iter().any(|p| p.alone.is_some()).then(|| ALONE.to_owned());
     let extremes = groups.iter().flat_map(|g| &g.bars).flat_map(|b| [b.value, b.mark.unwrap_or(0.0)]);
     let least = extremes.clone().filter(|v| v.is_finite()).fold(0.0, f64::min);
     let most = extremes.filter(|v| v.is_finite()).fold(0.0, f64::max);
     Bars {
         title: format!("{}, improvement in %", m.label()),
         unit: String::new(),
-        series: c.policies[1..].iter().map(|p| p.name.clone()).collect(),
-        mark: if marked { "published, single runs".to_owned() } else { String::new() },
+        series: c.policies[1..].iter().map(|p| p.name.clone()).chain(alone).collect(),
+        mark: if marked { "published".to_owned() } else { String::new() },
         groups,
         range: ((least * 1.15).clamp(-200.0, -10.0), (most * 1.15).clamp(10.0, 200.0)),
     }
@@ -136,32 +138,60 @@ fn value(m: Measure, x: f64) -> Cell {
     (s, "")
 }
 
+/// A value and its change against the baseline.
+fn pair(k: &ClassResult, m: Measure) -> [Cell; 2] {
+    [value(m, k.mean(m)), k.against(m).map_or(plain(""), improvement)]
+}
+
+/// A table of `columns` with a column for the change behind each.
+fn changes(page: &mut Page, columns: &[String], rows: &[Vec<Cell>]) {
+    let mut head = vec![""];
+    head.extend(columns.iter().flat_map(|c| [c.as_str(), "%, 95 % interval"]));
+    page.table(&head, rows);
+}
+
 fn numbers(page: &mut Page, c: &Comparison, places: &[&PlaceResult], top: usize) {
-    let mut rows = Vec::new();
+    let name = |p: &PlaceResult, who: &str| plain(&format!("{}/s {who}", text::three(p.rate())));
+    let (mut latencies, mut flows) = (Vec::new(), Vec::new());
     for p in places {
-        for arm in &p.arms {
-            let k = &arm.classes[top];
-            let mut row =
-                vec![plain(&format!("{}/s {}", text::three(p.rate()), c.policies[arm.policy].name))];
-            for m in [Measure::TtftP99, Measure::E2eP99, Measure::Requests] {
-                row.push(value(m, k.mean(m)));
-                row.push(k.against(m).map_or(plain(""), improvement));
+        let arms = p.arms.iter().map(|a| (c.policies[a.policy].name.as_str(), a, top, p.low_class()));
+        for (who, arm, top, low) in arms.chain(p.alone.iter().map(|a| (ALONE, a, 0, None))) {
+            let mut row = vec![name(p, who)];
+            row.extend(c.shown.iter().flat_map(|m| pair(&arm.classes[top], *m)));
+            latencies.push(row);
+            let mut row = vec![name(p, who)];
+            row.extend(pair(&arm.classes[top], Measure::Requests));
+            row.extend(low.iter().flat_map(|i| pair(&arm.classes[*i], Measure::Requests)));
+            if who != ALONE {
+                row.extend(arm.classes.last().iter().flat_map(|k| pair(k, Measure::Tokens)));
             }
-            rows.push(row);
+            flows.push(row);
         }
+        latencies.extend(published_row(p, &c.shown));
+        flows.extend(published_row(p, &[Measure::Requests]));
     }
-    page.table(
-        &[
-            "",
-            "TTFT p99",
-            "%, 95 % interval",
-            "E2E p99",
-            "%, 95 % interval",
-            "requests/s",
-            "%, 95 % interval",
-        ],
-        &rows,
-    );
+    changes(page, &c.shown.iter().map(|m| m.label().to_owned()).collect::<Vec<_>>(), &latencies);
+    let classes = places.first().into_iter().flat_map(|p| {
+        let of = |i: usize| p.place.workload.classes.get(i).map(|c| format!("{} requests/s", c.name));
+        [of(top), p.low_class().and_then(of)].into_iter().flatten()
+    });
+    changes(page, &classes.chain(["tokens/s, all".to_owned()]).collect::<Vec<_>>(), &flows);
+}
+
+/// What was published of these measures, and whether the first treatment goes the same way.
+fn published_row(p: &PlaceResult, measures: &[Measure]) -> Option<Vec<Cell>> {
+    measures.iter().find_map(|m| p.published(*m))?;
+    let mut row = vec![plain(&format!("{}/s published", text::three(p.rate())))];
+    for m in measures {
+        let ours = p.arms.get(1).and_then(|a| a.classes[p.top_class()].against(*m));
+        row.push(plain(""));
+        row.push(p.published(*m).zip(ours).map_or(plain(""), |(q, ours)| {
+            let agrees = q.agrees(ours);
+            let word = if agrees { "agrees" } else { "differs" };
+            (format!("{}, {word}", text::percent(q.improvement)), if agrees { "good" } else { "bad" })
+        }));
+    }
+    Some(row)
 }
 
 fn detail(page: &mut Page, c: &Comparison, p: &PlaceResult) {
@@ -170,13 +200,14 @@ fn detail(page: &mut Page, c: &Comparison, p: &PlaceResult) {
         for k in &arm.classes {
             let mut row = vec![plain(&format!("{}, {}", c.policies[arm.policy].name, k.name))];
             row.extend(Measure::ALL.iter().map(|m| value(*m, k.mean(*m))));
-            row.push(plain(&format!("{:.1} %", 100.0 * k.finished as f64 / k.offered.max(1) as f64)));
+            let share = |n: u64| plain(&format!("{:.1} %", 100.0 * n as f64 / k.offered.max(1) as f64));
+            row.extend([share(k.finished), share(k.rejected)]);
             rows.push(row);
         }
     }
     let mut head = vec![""];
     head.extend(Measure::ALL.iter().map(|m| m.label()));
-    head.push("finished");
+    head.extend(["finished", "refused"]);
     page.table(&head, &rows);
     pool(page, c, p);
     curves(page, c, p);

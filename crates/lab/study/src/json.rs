@@ -3,7 +3,7 @@
 use crate::about::{About, ClassInfo, EndpointSummary};
 use crate::asked::Stated;
 use crate::capacity::{Answer, Found, Question, Usage};
-use crate::compare::{ArmResult, ClassResult, Comparison, Measure, PlaceResult};
+use crate::compare::{ArmResult, ClassResult, Comparison, Measure, PlaceResult, Published};
 use crate::summary::{ClassSummary, Figures, Metric, QUANTILES, Summary};
 use crate::sweep::Sweep;
 use forebay_records::stats::{Paired, Quantile, Standing, Throughput, Verdict};
@@ -202,7 +202,8 @@ pub fn comparison(c: &Comparison) -> Value {
             })
             .collect();
         json!({
-            "name": k.name, "offered": k.offered, "finished": k.finished, "attained": k.attained,
+            "name": k.name, "offered": k.offered, "finished": k.finished, "rejected": k.rejected,
+            "attained": k.attained,
             "measures": measures, "pooled_ttft_p99": quantile(&k.pooled_ttft_p99()),
         })
     };
@@ -217,13 +218,19 @@ pub fn comparison(c: &Comparison) -> Value {
         })
     };
     let place = |p: &PlaceResult| {
+        let published = |q: &Published| {
+            let ours = p.arms.get(1).and_then(|a| a.classes[p.top_class()].against(q.measure));
+            json!({
+                "measure": q.measure.label(), "improvement_percent": number(q.improvement),
+                "source": q.source, "agrees": ours.map(|o| q.agrees(o)),
+            })
+        };
         json!({
             "workload": p.place.workload.name, "rate": p.rate(), "cluster": p.place.cluster.name,
             "rate_over_capacity": p.place.load,
-            "published": p.place.published.map(|q| json!({
-                "ttft_p99": q.ttft_p99, "e2e_p99": q.e2e_p99, "throughput": q.throughput,
-            })),
+            "published": p.place.published.iter().map(published).collect::<Vec<_>>(),
             "policies": p.arms.iter().map(arm).collect::<Vec<_>>(),
+            "highest_priority_alone": p.alone.as_ref().map(arm),
         })
     };
     let policies = c.policies.iter().map(|p| json!({"name": p.name, "what": p.what, "config": p.config}));

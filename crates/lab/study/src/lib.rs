@@ -1,5 +1,5 @@
 //! What simulated runs say: one, several policies over paired seeds, the capacity of a pool, and the
-//! article's grid.
+//! grids of two published studies.
 //!
 //! Runs are spread over threads. Results come in the order of their index, so that the bytes of a study do not depend on how many threads
 //! there are.
@@ -12,6 +12,7 @@ pub mod compare;
 pub mod html;
 pub mod json;
 pub mod parallel;
+pub mod part1;
 pub mod perfetto;
 pub mod policies;
 pub mod run_page;

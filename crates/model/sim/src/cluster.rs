@@ -300,10 +300,10 @@ impl Cluster {
         Ok(Cluster::new(format!("{list} {}", model.name), &kinds))
     }
 
-    /// The servers that are alike, in the order of the first of each kind.
+    /// The servers that are alike, in the order of the first of each kind; without those in reserve.
     pub fn kinds(&self) -> Vec<(Vec<&Server>, &Resolved)> {
         let mut kinds: Vec<(Vec<&Server>, &Arc<Resolved>, String)> = Vec::new();
-        for server in &self.servers {
+        for server in self.servers.iter().filter(|s| s.present) {
             // Servers of one entry share their numbers: a long list needs no text for each.
             let engine = &server.engine;
             let shared = kinds.iter().position(|k| Arc::ptr_eq(k.1, engine));

@@ -340,6 +340,19 @@ impl Arrivals {
         let room = &self.rooms[usize::from(class)];
         // Rows of two feeds in one class are different requests.
         let (flow, lora) = room.tenant(&w.classes[usize::from(class)], ((feed as u64) << 48) | row as u64);
+        if let (Some(person), Some(ids)) = (trace.person(row), trace.recorded_ids(&r)) {
+            let person = *person;
+            let most = r.prompt_tokens.saturating_add(r.output_tokens) / BLOCK_TOKENS;
+            let prefix = crate::content::of_ids(self.feeds[feed], ids.take(most as usize));
+            return Arrival {
+                flow: room.first_flow + person.flow,
+                lora: person.lora.map(|l| room.first_lora + l),
+                session: person.session,
+                slo_ttft: person.slo_ttft,
+                bytes: person.bytes,
+                ..blank(w, at, class, r.prompt_tokens, r.output_tokens, prefix)
+            };
+        }
         let prefix = match trace.blocks(&r) {
             [] => Arc::clone(&self.nothing),
             ids => {

@@ -205,6 +205,11 @@ impl Content {
     }
 }
 
+/// 16-token blocks that are named by the longer block in which each ends.
+pub(crate) fn of_ids(stream: Stream, ids: impl Iterator<Item = u64>) -> Arc<[u64]> {
+    ids.enumerate().map(|(k, id)| stream.bits(BLOCK, id, k as u64)).collect()
+}
+
 /// The full 16-token blocks of a prompt whose longer blocks have ids.
 pub(crate) fn of_blocks(
     stream: Stream,

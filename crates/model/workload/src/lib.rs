@@ -37,4 +37,4 @@ pub use servegen::Client;
 pub use spec::{
     Assign, Class, Feed, Flows, Kind, Lora, Mode, Order, Phase, Process, Prompts, Retry, Sessions, Workload,
 };
-pub use trace::{Format, Trace, TraceRow};
+pub use trace::{Format, Recording, RecordingCounts, Trace, TraceRow, read_recording};

@@ -405,6 +405,10 @@ impl Workload {
         let mut first = 0;
         for class in &self.classes {
             if flow - first < class.flows.count {
+                let recorded = |f: &Feed| f.trace.flow_name(&class.name, flow - first).map(str::to_owned);
+                if let Some(name) = self.traces.iter().find_map(recorded) {
+                    return name;
+                }
                 let several = class.flows.count > 1;
                 return if several { format!("{}-{}", class.name, flow - first) } else { class.name.clone() };
             }
@@ -424,6 +428,10 @@ impl Workload {
         for class in &self.classes {
             let adapters = class.lora.map_or(0, |l| l.adapters);
             if lora - first < adapters {
+                let recorded = |f: &Feed| f.trace.lora_name(&class.name, lora - first).map(str::to_owned);
+                if let Some(name) = self.traces.iter().find_map(recorded) {
+                    return name;
+                }
                 return format!("{}-lora-{}", class.name, lora - first);
             }
             first += adapters;

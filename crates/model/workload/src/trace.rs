@@ -2,9 +2,14 @@
 //! where it has block hashes.
 
 mod formats;
+mod recorded;
 mod time;
 
+pub(crate) use recorded::Person;
+pub use recorded::{Recording, RecordingCounts, read_recording};
+
 use forebay_base::{Diagnostics, Nanos, Span};
+use std::sync::Arc;
 
 /// A published form of trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +86,8 @@ pub struct Trace {
     /// Rows without a known answer, because they were refused or failed. They take the answer of another
     /// row, so that shed traffic is not missing from the replay.
     pub filled: u64,
+    /// What a recording knows beside this.
+    people: Option<Arc<recorded::People>>,
 }
 
 /// One row as a format gives it.
@@ -187,6 +194,17 @@ impl Trace {
     pub fn blocks(&self, row: &TraceRow) -> &[u64] {
         let first = row.first_block as usize;
         &self.blocks[first..first + row.blocks as usize]
+    }
+
+    /// Who sent a row, in a recording.
+    pub(crate) fn person(&self, row: usize) -> Option<&Person> {
+        self.people.as_ref()?.rows.get(row)
+    }
+
+    /// Names of the 16-token blocks of a row of a recording, from the front as far as they are known; they may
+    /// run on through the answer.
+    pub(crate) fn recorded_ids(&self, row: &TraceRow) -> Option<impl Iterator<Item = u64> + '_> {
+        Some(self.people.as_ref()?.ids(self.blocks(row)))
     }
 
     /// From the first to the last request.

@@ -1,18 +1,19 @@
 //! `forebay compare`: policies over the same traffic, pair by pair.
 
+mod tables;
+
 use crate::input;
-use crate::layout::{self, right};
 use crate::simulated::{ClusterFlags, engines, threads, with_bar, workload};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use comfy_table::Cell;
 use forebay_engine::Calibration;
-use forebay_records::stats::Verdict;
+use forebay_sim::Cluster;
 use forebay_study::article::{self, Factors};
 use forebay_study::capacity::{Search, capacity};
-use forebay_study::compare::{Comparison, Measure, Place, PlaceResult, Question, compare, runs};
-use forebay_study::html::{Words, report};
-use forebay_study::{Policy, Progress, Setup, json, parallel, text};
+use forebay_study::compare::{Comparison, Measure, NO_CHANGE, Place, Question, compare, runs};
+use forebay_study::html::{ALONE, Words, report};
+use forebay_study::{Policy, Progress, Setup, json, parallel, part1};
+use forebay_workload::Workload;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -33,7 +34,7 @@ pub(crate) struct Compare {
     /// A published study instead: its workloads, rates and policies, beside what it published
     #[arg(long, value_name = "NAME", conflicts_with_all = ["baseline", "treatment", "workload", "rates", "cluster", "engines", "model", "model_config", "vllm_version"])]
     study: Option<Study>,
-    /// The recommended policy against the same with one part switched off at a time
+    /// The recommended policy against the same with one part switched at a time
     #[arg(long, conflicts_with_all = ["baseline", "treatment", "study"])]
     ablate: bool,
     /// Efficiency factors of the study's engines; none fits all that was published
@@ -65,6 +66,8 @@ pub(crate) struct Compare {
 enum Study {
     /// Static ceiling against soft-reflective, two H100 servers of Qwen3-14B
     Article,
+    /// Legacy against probabilistic admission, four of them
+    Part1,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -78,7 +81,7 @@ impl Compare {
         let threads = threads(self.threads);
         let progress = Progress::new();
         let question = match self.study {
-            Some(Study::Article) => self.article(threads, &progress)?,
+            Some(study) => self.study(study, threads, &progress)?,
             None => self.question()?,
         };
         progress.expect(runs(&question));
@@ -109,10 +112,11 @@ impl Compare {
             };
             for rate in rates {
                 let workload = crate::simulated::at_rate(&base, rate)?;
-                places.push(Place { workload, cluster: Arc::clone(&cluster), published: None, load: None });
+                let cluster = Arc::clone(&cluster);
+                places.push(Place { workload, cluster, published: Vec::new(), load: None });
             }
         }
-        Ok(Question { policies, places, seeds: (1..=self.seeds).collect(), points: 300 })
+        Ok(Question::new(policies, places, self.seeds))
     }
 
     fn factors(&self) -> anyhow::Result<Factors> {
@@ -128,30 +132,23 @@ impl Compare {
     }
 
     /// The grid, after the reference capacity of each workload has been found.
-    fn article(&self, threads: usize, progress: &Progress) -> anyhow::Result<Question> {
-        let cluster = Arc::new(article::cluster(&self.factors()?)?);
-        let workloads = article::workloads();
-        let plans = workloads
-            .iter()
-            .map(|w| Policy::live().plan(&Setup::priorities(w)))
-            .collect::<Result<Vec<_>, _>>()?;
-        progress.expect(workloads.len() as u64);
-        let capacities = with_bar(progress, "searches for the capacity", || {
-            parallel(workloads.len(), threads, progress, |i| {
-                // Four hours of a chat workload are a million requests; one says as much.
-                let rate = workloads[i].rate();
-                let search = if rate > 50.0 { Search::QUICK } else { Search::FULL };
-                capacity(&plans[i], &cluster, &workloads[i], rate, search)
-            })
-        });
-        let policies = vec![Policy::fixed(), Policy::soft(), Policy::recommended()];
-        Ok(article::question(&cluster, &capacities, policies, self.seeds))
+    fn study(&self, study: Study, threads: usize, progress: &Progress) -> anyhow::Result<Question> {
+        let (servers, workloads) = match study {
+            Study::Article => (article::SERVERS, article::workloads()),
+            Study::Part1 => (part1::SERVERS, part1::workloads()),
+        };
+        let cluster = Arc::new(article::cluster(servers, &self.factors()?)?);
+        let capacities = capacities(&cluster, &workloads, threads, progress)?;
+        Ok(match study {
+            Study::Article => article::question(&cluster, &capacities, self.seeds),
+            Study::Part1 => part1::question(&cluster, &capacities, self.seeds),
+        })
     }
 
     fn words(&self, c: &Comparison) -> Words {
         let cluster = c.places.first().map_or("", |p| p.place.cluster.name.as_str());
         let seeds = c.seeds.len();
-        let method = vec![
+        let mut method = vec![
             format!(
                 "Simulated, not measured: {seeds} paired seeds on {cluster}. Runs of one seed share arrivals, lengths and \
                  every other draw. Bars are geometric means of the ratios with Student's 95 % interval on their \
@@ -160,24 +157,23 @@ impl Compare {
             "Each workload is a surge from an empty pool; over capacity its figures depend on how long it lasts."
                 .to_owned(),
         ];
-        match self.study {
-            Some(Study::Article) => {
-                let (agree, all) = agreement(c);
-                Words {
-                    title: "Soft-reflective ceilings against a static one".to_owned(),
-                    lead: format!(
-                        "The direction of the published change in TTFT p99 of the critical class is reproduced in {agree} \
-                         of the {all} cells that moved by more than 5 %; the published figures are single runs."
-                    ),
-                    method,
-                }
-            }
-            None => Words {
-                title: format!("{} policies compared", c.policies.len()),
-                lead: format!("Against {}, class of the highest priority.", c.policies[0].name),
-                method,
-            },
-        }
+        let mut sentences = agreement(c).into_iter();
+        let (title, lead) = match self.study {
+            Some(Study::Article) => (
+                "Soft-reflective ceilings against a static one".to_owned(),
+                sentences.next().unwrap_or_default(),
+            ),
+            Some(Study::Part1) => (
+                "Probabilistic admission against a threshold".to_owned(),
+                sentences.next().unwrap_or_default(),
+            ),
+            None => (
+                format!("{} policies compared", c.policies.len()),
+                format!("Against {}, class of the highest priority.", c.policies[0].name),
+            ),
+        };
+        method.splice(0..0, sentences);
+        Words { title, lead, method }
     }
 
     fn print(&self, out: &mut dyn Write, c: &Comparison) -> anyhow::Result<()> {
@@ -188,41 +184,57 @@ impl Compare {
         }
         writeln!(
             out,
-            "class of the highest priority; improvements in %, positive is better, 95 % interval\n"
+            "improvements in %, positive is better, 95 % interval; * the interval excludes no change"
         )?;
-        let study = self.study.is_some();
-        let mut head = vec![Cell::new("workload"), right("rate")];
-        if study {
-            head.push(right("of capacity"));
+        if self.study.is_some() {
+            writeln!(out, "beside a rate: over the pool's reference capacity")?;
         }
-        head.extend([
-            Cell::new("policy"),
-            right("TTFT p99"),
-            right("%"),
-            right("E2E p99"),
-            right("%"),
-            right("requests/s"),
-            right("%"),
-        ]);
-        let mut t = layout::table(head);
-        t.set_width(150);
-        for p in &c.places {
-            for row in rows(c, p, study) {
-                t.add_row(row);
-            }
-        }
-        write!(out, "{}", layout::lines(&t))?;
-        if study {
-            writeln!(out, "\npublished: single runs, improvement in % as far as it can be read off")?;
-            let (agree, all) = agreement(c);
+        write!(out, "{}", tables::tables(c))?;
+        if self.study.is_some() {
             writeln!(
                 out,
-                "TTFT p99: the direction agrees in {agree} of {all} cells that were published to move by more than 5 %"
+                "\n{ALONE}: the same requests of the highest priority without the others, under {}",
+                c.policies.last().map_or("", |p| p.name.as_str())
             )?;
+            writeln!(
+                out,
+                "agrees: {} goes the same way; up to {NO_CHANGE:.0} % is no change",
+                c.policies[1].name
+            )?;
+            for line in agreement(c) {
+                writeln!(out, "{line}")?;
+            }
         }
-        writeln!(out, "* the interval excludes no change")?;
         Ok(())
     }
+}
+
+/// The reference capacity of each workload: the highest rate that the pool keeps up with for four hours.
+fn capacities(
+    cluster: &Arc<Cluster>,
+    workloads: &[Workload],
+    threads: usize,
+    progress: &Progress,
+) -> anyhow::Result<Vec<f64>> {
+    let plans = workloads
+        .iter()
+        .map(|w| Policy::live().plan(&Setup::priorities(w)))
+        .collect::<Result<Vec<_>, _>>()?;
+    progress.expect(workloads.len() as u64);
+    // The longest first: hours of a high rate are many requests.
+    let mut order: Vec<usize> = (0..workloads.len()).collect();
+    order.sort_by(|a, b| workloads[*b].rate().total_cmp(&workloads[*a].rate()));
+    let found = with_bar(progress, "searches for the capacity", || {
+        parallel(workloads.len(), threads, progress, |i| {
+            let w = &workloads[order[i]];
+            capacity(&plans[order[i]], cluster, w, w.rate(), Search::FULL)
+        })
+    });
+    let mut capacities = vec![0.0; workloads.len()];
+    for (i, rate) in order.into_iter().zip(found) {
+        capacities[i] = rate;
+    }
+    Ok(capacities)
 }
 
 fn policy(path: &Path) -> anyhow::Result<Policy> {
@@ -231,74 +243,20 @@ fn policy(path: &Path) -> anyhow::Result<Policy> {
     Ok(Policy { name: short, what: name, config })
 }
 
-/// Cells where the published TTFT p99 moved by more than 5 %, and how many of them go the same way here with
-/// an interval that excludes no change.
-fn agreement(c: &Comparison) -> (usize, usize) {
-    let (mut agree, mut all) = (0, 0);
-    for p in &c.places {
-        let Some(published) = p.place.published.filter(|q| q.ttft_p99.abs() > 5) else { continue };
-        let Some(ours) = p.arms.get(1).and_then(|a| a.classes[p.top_class()].against(Measure::TtftP99))
-        else {
-            continue;
-        };
-        all += 1;
-        let same = match ours.verdict {
-            Verdict::Better => published.ttft_p99 > 0,
-            Verdict::Worse => published.ttft_p99 < 0,
-            _ => false,
-        };
-        agree += usize::from(same);
-    }
-    (agree, all)
-}
-
-fn rows(c: &Comparison, p: &PlaceResult, study: bool) -> Vec<Vec<Cell>> {
-    let top = p.top_class();
-    let mut out = Vec::new();
-    for (i, arm) in p.arms.iter().enumerate() {
-        let k = &arm.classes[top];
-        let first = i == 0;
-        let mut row = vec![
-            Cell::new(if first { p.place.workload.name.as_str() } else { "" }),
-            right(if first { text::three(p.rate()) } else { String::new() }),
-        ];
-        if study {
-            row.push(right(p.place.load.filter(|_| first).map_or(String::new(), text::three)));
-        }
-        row.push(Cell::new(&c.policies[arm.policy].name));
-        for m in [Measure::TtftP99, Measure::E2eP99, Measure::Requests] {
-            let mean = k.mean(m);
-            row.push(right(match m {
-                _ if !mean.is_finite() => "undet.".to_owned(),
-                Measure::Requests => text::three(mean),
-                _ => text::time(mean),
-            }));
-            row.push(right(k.against(m).map_or(String::new(), |a| {
-                let star = if matches!(a.verdict, Verdict::Better | Verdict::Worse) { "*" } else { "" };
-                let (low, high) = a.interval;
-                format!(
-                    "{} [{}, {}]{star}",
-                    text::percent(a.improvement),
-                    text::percent(low),
-                    text::percent(high)
-                )
-            })));
-        }
-        out.push(row);
-    }
-    if let Some(q) = p.place.published {
-        let mut row = vec![Cell::new(""), Cell::new("")];
-        if study {
-            row.push(Cell::new(""));
-        }
-        row.push(Cell::new("published"));
-        for v in [q.ttft_p99, q.e2e_p99, q.throughput] {
-            row.push(Cell::new(""));
-            row.push(right(text::percent(f64::from(v))));
-        }
-        out.push(row);
-    }
-    out
+/// A sentence per measure that figures were published of.
+fn agreement(c: &Comparison) -> Vec<String> {
+    let measures = c.shown.iter().copied().chain([Measure::Requests]);
+    let sentence = |m: Measure| {
+        let [(moved, all_moved), (still, all_still)] = c.agreement(m);
+        (all_moved + all_still > 0).then(|| {
+            format!(
+                "{}: of {all_moved} published changes of more than {NO_CHANGE:.0} % {moved} have the same direction here, \
+                 of {all_still} smaller ones {still} are no change here either.",
+                m.label()
+            )
+        })
+    };
+    measures.filter_map(sentence).collect()
 }
 
 fn write(dir: &Path, c: &Comparison, words: &Words) -> anyhow::Result<()> {

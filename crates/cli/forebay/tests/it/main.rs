@@ -8,6 +8,7 @@ mod plugins;
 mod policy;
 mod replay;
 mod simulate;
+mod studies;
 mod usage;
 
 use std::io::Write;

@@ -457,7 +457,7 @@ fn alpha_plugins_warn_once_or_are_refused() {
 
 #[test]
 fn the_known_types_hold_those_of_the_kernel() {
-    let ours = ["open-gate", "inflight-aware-detector", "token-fair-policy"];
+    let ours = ["open-gate", "kv-reserve-policy", "inflight-aware-detector", "token-fair-policy"];
     for d in forebay_kernel::plugins::ALL {
         assert!(forebay_config::known::is_known(d.name) != ours.contains(&d.name), "{}", d.name);
     }

@@ -6,7 +6,7 @@ use crate::ask::Ask;
 use crate::effect::{Effect, Effects, End, Id, QueueOutcome, Refusal, may_end};
 use crate::flow::{Enqueue, Queues};
 use crate::plan::Driver;
-use crate::policy::{CycleFacts, HeadKey};
+use crate::policy::{CycleFacts, HeadKey, Passage};
 use crate::schedule::{self, Scene};
 use crate::table::{Entry, Queued, State};
 use forebay_base::{Nanos, Span};
@@ -18,7 +18,9 @@ enum Cycle {
     Moved,
     /// A ceiling stopped it before anything that waits.
     Blocked,
-    /// The gate held the head, or nothing waits.
+    /// The gate held the head.
+    Held,
+    /// Nothing waits.
     Quiet,
 }
 
@@ -50,6 +52,9 @@ impl Kernel {
         let flow = queues
             .push(&Enqueue { band, flow: ask.flow, handle: id.index, head, bytes: ask.bytes, deadline }, now);
         entry.state = State::Queued(Queued { band, flow, ttl: ask.ttl, since: now });
+        if let Some(gate) = &mut self.memories.gate {
+            gate.arrived(now, queues.priorities()[band as usize]);
+        }
         self.arrival(now, fx);
     }
 
@@ -114,10 +119,16 @@ impl Kernel {
     /// Plans the next tick to execute after a cycle.
     fn plan_next(&mut self, saturation: f64, ended: Cycle) {
         self.replan();
-        let Some(next) = self.ticks.planned.filter(|_| ended == Cycle::Blocked) else { return };
+        let Some(next) = self.ticks.planned else { return };
         let (Some(flow), Some(queues)) = (&self.plan.flow, &self.queues) else { return };
-        let facts = CycleFacts { saturation, priorities: queues.priorities(), ticks: 0 };
-        let promised = next.saturating_add(flow.limit.steady(&facts, &self.cells));
+        let promised = match ended {
+            Cycle::Blocked => {
+                let facts = CycleFacts { saturation, priorities: queues.priorities(), ticks: 0 };
+                next.saturating_add(flow.limit.steady(&facts, &self.cells))
+            }
+            Cycle::Held if flow.driver == Driver::Event && !flow.gate.watches_time() => u64::MAX,
+            _ => return,
+        };
         let aged = self.next_edge().map_or(u64::MAX, |t| self.ticks.from(t));
         self.ticks.planned = Some(promised.min(aged).max(next)).filter(|&p| p != u64::MAX);
     }
@@ -144,12 +155,16 @@ impl Kernel {
             let id = self.table.id_at(handle);
             self.scratch.candidates.clone_from(self.pool.members());
             if !flow.gate.is_open() && !self.pool.is_empty() {
-                let entry = self.table.get(id).expect("a queued request is in the table");
+                let ask = &self.table.get(id).expect("a queued request is in the table").asked;
+                let passage = Passage { now, priorities, rank: band, ask, pool: &self.pool };
                 let candidates = &mut self.scratch.candidates;
-                flow.gate.allow(entry.asked.priority, &entry.asked, &self.pool, candidates);
+                match &mut self.memories.gate {
+                    Some(memory) => memory.allow(&passage, candidates),
+                    None => flow.gate.allow(&passage, candidates),
+                }
                 if candidates.is_empty() {
                     fx.log_cycle(now, saturation, &self.ceilings, "hold", id);
-                    return Cycle::Quiet;
+                    return Cycle::Held;
                 }
             }
             fx.log_cycle(now, saturation, &self.ceilings, "take", id);

@@ -7,10 +7,12 @@
 //!
 //! A lease is *pending* until its first token has come back: only then has the engine shown that the
 //! request waits no longer. Requests that do not stream show no first token; they count as pending for
-//! twice the time that first tokens take at the endpoint, [`PENDING_AT_MOST`] at most.
+//! twice the time that first tokens take at the endpoint, [`PENDING_AT_MOST`] at most. A detector may ask
+//! for less ([`PendingUntil::Scrape`]), so that it can be measured what following first tokens is worth.
 
 use super::Kernel;
 use crate::effect::Id;
+use crate::policy::{Left, PendingUntil};
 use crate::pool::{Endpoint, EndpointId};
 use crate::table::{Entry, Running, State};
 use forebay_base::{Nanos, Span};
@@ -56,16 +58,33 @@ impl Kernel {
         let Lease { endpoint, uncached, tokens, lane } = lease;
         let Some(entry) = self.table.get_mut(id) else { return };
         let streaming = entry.asked.streaming;
-        let running = Running { endpoint, since: now, pending: true, uncached, tokens, lane, output: 0 };
+        let running = Running {
+            endpoint,
+            since: now,
+            pending: true,
+            uncached,
+            tokens,
+            lane,
+            output: 0,
+            priority: entry.asked.priority,
+            decoding: (!streaming).then_some(now),
+        };
+        if let Some(gate) = &mut self.memories.gate {
+            gate.dispatched(now, &running.tenant());
+        }
         entry.state = State::Running(running);
         let Some(e) = self.pool.get_mut(endpoint) else { return };
         e.load.requests += 1;
         e.load.pending += 1;
         e.load.pending_tokens += uncached;
         e.load.tokens += tokens;
-        if !streaming && self.watches_load() {
-            let until = now + self.pool.get(endpoint).map_or(PENDING_AT_MOST, shown_by);
-            self.pending_until.set(id.index, (until, id.index));
+        if self.watches_load() {
+            if self.plan.detector.pending_until() == PendingUntil::Scrape {
+                self.unscraped.push((now, id));
+            } else if !streaming {
+                let until = now + self.pool.get(endpoint).map_or(PENDING_AT_MOST, shown_by);
+                self.pending_until.set(id.index, (until, id.index));
+            }
         }
         self.load_changed(now, endpoint);
     }
@@ -78,15 +97,21 @@ impl Kernel {
             entry.asked.prefix = Arc::default();
         }
         self.prompt_over(now, id);
-        if let Some(Entry { state: State::Running(r), .. }) = self.table.get(id)
-            && r.pending
-        {
+        let Some(Entry { state: State::Running(r), .. }) = self.table.get_mut(id) else { return };
+        let news = r.decoding.is_none();
+        if news {
+            r.decoding = Some(now);
+            if let Some(gate) = &mut self.memories.gate {
+                gate.first_token(now, &r.tenant());
+            }
+        }
+        if news || r.pending {
             let took = now.since(r.since).as_secs_f64();
             if let Some(e) = self.pool.get_mut(r.endpoint) {
                 e.mean_ttft = Some(e.mean_ttft.map_or(took, |m| m + NEWEST * (took - m)));
             }
-            self.pending_over(now, id);
         }
+        self.pending_over(now, id);
     }
 
     /// Prompt tokens in flight end with the first token, unless output is estimated.
@@ -119,6 +144,27 @@ impl Kernel {
         self.load_changed(now, endpoint);
     }
 
+    /// The endpoint's metrics were taken: if the detector says so, what was sent there until then is pending
+    /// no longer.
+    pub(super) fn pending_scraped(&mut self, now: Nanos, endpoint: EndpointId, taken: Nanos) {
+        if self.plan.detector.pending_until() != PendingUntil::Scrape {
+            return;
+        }
+        let mut unscraped = std::mem::take(&mut self.unscraped);
+        unscraped.retain(|&(since, id)| match self.table.get(id) {
+            // A lease that has moved has a newer line in the list.
+            Some(Entry { state: State::Running(r), .. }) if r.pending && r.since == since => {
+                let seen = r.endpoint == endpoint && since <= taken;
+                if seen {
+                    self.pending_over(now, id);
+                }
+                !seen
+            }
+            _ => false,
+        });
+        self.unscraped = unscraped;
+    }
+
     /// When the next request that does not stream stops to count as pending.
     pub(super) fn next_pending_over(&self) -> Option<Nanos> {
         self.pending_until.peek().map(|(k, _)| k.0)
@@ -137,8 +183,11 @@ impl Kernel {
 
     /// A running request has left the table: takes it off its endpoint's counters, if that lives, and
     /// lets go of its flow.
-    pub(super) fn release(&mut self, now: Nanos, id: Id, r: &Running) {
+    pub(super) fn release(&mut self, now: Nanos, id: Id, r: &Running, left: Left) {
         self.pending_until.remove(id.index);
+        if let Some(gate) = &mut self.memories.gate {
+            gate.released(now, &r.tenant(), left);
+        }
         if let Some(e) = self.pool.get_mut(r.endpoint) {
             e.load.requests -= 1;
             e.load.tokens -= r.tokens;

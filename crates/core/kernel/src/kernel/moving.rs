@@ -2,6 +2,7 @@
 
 use super::Kernel;
 use crate::effect::{Effects, Id};
+use crate::policy::Left;
 use crate::pool::EndpointId;
 use crate::table::{Entry, State};
 use forebay_base::Nanos;
@@ -33,7 +34,7 @@ impl Kernel {
         let mut lane = None;
         if let State::Running(lease) = std::mem::replace(state, State::Deciding) {
             lane = lease.lane;
-            self.release(now, id, &lease);
+            self.release(now, id, &lease, Left::Moved);
         }
         self.load_fell();
         let candidates = &mut self.scratch.candidates;

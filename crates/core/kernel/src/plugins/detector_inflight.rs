@@ -8,13 +8,14 @@
 //!
 //! `waiting = pending + max(0, scraped waiting - pending when that scrape was taken)`,
 //! `kv = scraped use + pending prompt tokens / (blocks * tokens per block)`. Without a known capacity the
-//! scraped term stands alone.
+//! scraped term stands alone. With `pendingUntil: scrape` a request is pending only until metrics that were
+//! taken after it was sent, and `waiting = pending + scraped waiting`.
 
 use super::detector_utilization::{STALENESS, Staleness, term};
 use crate::plugin::{
     Bounds, BuildError, Built, Descriptor, Kind, Param, ParamKind, Preset, Stability, Values,
 };
-use crate::policy::Detector;
+use crate::policy::{Detector, PendingUntil};
 use crate::pool::Endpoint;
 use forebay_base::Span;
 use std::sync::Arc;
@@ -48,6 +49,14 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
             doc: "Metrics older than this are stale.",
         },
         STALENESS,
+        Param {
+            name: "pendingUntil",
+            kind: ParamKind::Choice(&["first-token", "scrape"]),
+            preset: Preset::Text("first-token"),
+            unit: "",
+            doc: "Until when a request that was sent counts as waiting: its first token, or already the next \
+                  scrape, which leaves a blind spot until the engine's step ends and is there to be compared with.",
+        },
     ],
     ignores_parameters: false,
     needs: None,
@@ -59,6 +68,10 @@ fn build(v: &Values) -> Result<Built, BuildError> {
         queue: v.int("queueDepthThreshold") as f64,
         kv: v.float("kvCacheUtilThreshold"),
         staleness: Staleness::of(v)?,
+        pending_until: match v.text("pendingUntil") {
+            Some("scrape") => PendingUntil::Scrape,
+            _ => PendingUntil::FirstToken,
+        },
     };
     Ok(Built { detector: Some(Arc::new(it)), ..Built::default() })
 }
@@ -68,6 +81,7 @@ struct Inflight {
     queue: f64,
     kv: f64,
     staleness: Staleness,
+    pending_until: PendingUntil,
 }
 
 impl Detector for Inflight {
@@ -86,5 +100,8 @@ impl Detector for Inflight {
     }
     fn watches_load(&self) -> bool {
         true
+    }
+    fn pending_until(&self) -> PendingUntil {
+        self.pending_until
     }
 }

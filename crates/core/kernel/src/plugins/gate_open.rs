@@ -1,9 +1,8 @@
 //! `open-gate`: every endpoint is open to every band.
 
-use crate::ask::Asked;
 use crate::plugin::{Built, Descriptor, Kind, Stability};
-use crate::policy::Gate;
-use crate::pool::{EndpointSet, Pool};
+use crate::policy::{Gate, Passage};
+use crate::pool::EndpointSet;
 use std::sync::Arc;
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
@@ -22,7 +21,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
 struct Open;
 
 impl Gate for Open {
-    fn allow(&self, _: i32, _: &Asked, _: &Pool, _: &mut EndpointSet) {}
+    fn allow(&self, _: &Passage<'_>, _: &mut EndpointSet) {}
     fn is_open(&self) -> bool {
         true
     }

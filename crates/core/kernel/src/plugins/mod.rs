@@ -14,6 +14,7 @@ mod filter_endpoint_attribute;
 mod filter_label_selector;
 mod filter_prefix_affinity;
 mod filter_utilization;
+mod gate_kv_reserve;
 mod gate_open;
 mod handler_single;
 mod inflight_producer;
@@ -59,6 +60,7 @@ pub static ALL: &[&Descriptor] = &[
     &ordering_edf::DESCRIPTOR,
     &ordering_slo_deadline::DESCRIPTOR,
     &gate_open::DESCRIPTOR,
+    &gate_kv_reserve::DESCRIPTOR,
     &admit_probabilistic::DESCRIPTOR,
     &handler_single::DESCRIPTOR,
     &filter_label_selector::DESCRIPTOR,

@@ -3,9 +3,9 @@
 use forebay_base::{Nanos, Span};
 use forebay_kernel::plan::{BandPlan, BandTemplate, Driver, FlowPlan, Profile, WeightedScorer};
 use forebay_kernel::plugin::{Built, Value, Values};
-use forebay_kernel::policy::{Detector, Gate, Usage, UsageLimit};
+use forebay_kernel::policy::{Detector, Gate, Passage, Usage, UsageLimit};
 use forebay_kernel::{
-    Adapters, Asked, Effect, Effects, EndpointSet, Id, Kernel, Plan, Pool, Progress, Reading, Sample, plugins,
+    Adapters, Effect, Effects, EndpointSet, Id, Kernel, Plan, Progress, Reading, Sample, plugins,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -24,17 +24,20 @@ pub(crate) fn plugin(name: &str, given: &[(&'static str, Value)]) -> Built {
 pub(crate) struct Hold;
 
 impl Gate for Hold {
-    fn allow(&self, priority: i32, _: &Asked, pool: &Pool, set: &mut EndpointSet) {
-        if pool.at(1).is_none() {
+    fn allow(&self, p: &Passage<'_>, set: &mut EndpointSet) {
+        if p.pool.at(1).is_none() {
             return;
         }
-        if priority < 0 {
+        if p.ask.priority < 0 {
             set.clear();
         } else {
             set.retain(|i| i == 1);
         }
     }
 }
+
+/// `inflight-aware-detector` that looks no further than the next scrape.
+pub(crate) const UNTIL_SCRAPE: &str = "inflight-aware-detector until the next scrape";
 
 /// What tests vary.
 #[derive(Clone, Debug)]
@@ -110,6 +113,13 @@ impl Setup {
         let given = match self.detector {
             "utilization-detector" | "inflight-aware-detector" => {
                 vec![("metricsStalenessThreshold", Value::Span(self.stale_after))]
+            }
+            UNTIL_SCRAPE => {
+                let given = [
+                    ("metricsStalenessThreshold", Value::Span(self.stale_after)),
+                    ("pendingUntil", Value::Text("scrape".into())),
+                ];
+                return plugin("inflight-aware-detector", &given).detector.unwrap();
             }
             _ => vec![
                 ("maxConcurrency", Value::Int(3)),

@@ -1,7 +1,7 @@
 //! Random interleavings: exactly one end per request, ledgers that add up, load that is the sum of what
 //! runs, and logs that replay to the same bytes.
 
-use crate::common::{Driven, Hold, Said, Setup, all_steps, plugin, sample, steps};
+use crate::common::{Driven, Hold, Said, Setup, UNTIL_SCRAPE, all_steps, plugin, sample, steps};
 use forebay_base::{Nanos, Span};
 use forebay_kernel::effect::Effects;
 use forebay_kernel::journal::Journal;
@@ -81,7 +81,12 @@ fn policies() -> impl Strategy<Value = (&'static str, &'static str, &'static str
             "edf-ordering-policy",
             "slo-deadline-ordering-policy",
         ]),
-        prop::sample::select(vec!["utilization-detector", "inflight-aware-detector", "concurrency-detector"]),
+        prop::sample::select(vec![
+            "utilization-detector",
+            "inflight-aware-detector",
+            UNTIL_SCRAPE,
+            "concurrency-detector",
+        ]),
         any::<bool>(),
     )
 }
@@ -94,7 +99,7 @@ fn setups() -> impl Strategy<Value = Setup> {
             "static-usage-limit-policy",
             "priority-holdback-policy",
         ]),
-        any::<(bool, bool)>(),
+        (prop::sample::select(vec!["open-gate", "hold", "kv-reserve-policy"]), any::<bool>()),
         prop::sample::select(vec![None, Some(6_000u64)]),
         prop::sample::select(vec![2_500u64, 1_000_000_000]),
         prop::sample::select(vec![Span::millis(200), Span::secs(3600)]),
@@ -115,7 +120,10 @@ fn setups() -> impl Strategy<Value = Setup> {
                     remembers,
                     top_band_ceiling,
                     limit,
-                    gate: if gate { Arc::new(Hold) } else { plugin("open-gate", &[]).gate.unwrap() },
+                    gate: match gate {
+                        "hold" => Arc::new(Hold),
+                        named => plugin(named, &[]).gate.unwrap(),
+                    },
                     admitter,
                     max_bytes,
                     band_bytes,

@@ -1,6 +1,6 @@
 //! The in-flight signal, the event driver, live routing and the top band's ceiling.
 
-use crate::common::{Hold, Setup, plugin, sample};
+use crate::common::{Hold, Setup, UNTIL_SCRAPE, plugin, sample};
 use crate::rig::{MS, Rig, full, idle};
 use forebay_base::{Nanos, Span};
 use forebay_kernel::plan::Driver;
@@ -352,4 +352,78 @@ fn a_missing_waiting_metric_stays_unknown_with_the_signal() {
     r.scrape(1, e, &Sample { waiting: Reading::Disabled, ..idle() });
     r.stream(2, 0);
     assert_eq!(r.effective(), 0.2, "without such a metric, ours are what is known");
+}
+
+#[test]
+fn until_the_next_scrape_is_less_than_until_the_first_token() {
+    let mut r = Rig::new(&Setup { detector: UNTIL_SCRAPE, ..inflight() });
+    let e = r.add("a");
+    r.scrape(0, e, &idle());
+    let early = r.stream(10 * MS, 0);
+    r.stream(30 * MS, 0);
+    r.offer(31 * MS, 0);
+    assert_eq!(r.effective(), 0.6, "three of ours since the last scrape, streaming or not");
+    // Taken between them, with a queue of two: these two are all that is known of what was sent before.
+    r.k.scraped(Nanos(50 * MS), e, Nanos(20 * MS), &sample(2.0, 0.0), &mut r.fx);
+    assert_eq!(r.effective(), 0.8);
+    // The engine has not published any of them: the blind spot.
+    r.scrape(100 * MS, e, &idle());
+    assert_eq!(r.effective(), 0.0);
+    assert_eq!(r.k.pool().get(e).unwrap().load.requests, 3);
+    r.first(110 * MS, early);
+    assert!(r.k.load_is_consistent() && r.k.pool().get(e).unwrap().mean_ttft.is_some());
+    // A first token before the scrape ends it, too.
+    let id = r.stream(120 * MS, 0);
+    assert_eq!(r.effective(), 0.2);
+    r.first(130 * MS, id);
+    assert_eq!(r.effective(), 0.0);
+}
+
+/// Ten requests of the highest band per second, each of 200 tokens and 4 s: 40 at once, and with the
+/// margin 46, of some 300 tokens each. A server of 16 000 tokens has no room left for anybody else.
+#[test]
+fn lower_bands_leave_free_what_the_highest_is_going_to_need() {
+    let gate = plugin("kv-reserve-policy", &[]).gate.unwrap();
+    let mut r = Rig::new(&Setup { gate, ttl: None, top_band_ceiling: Some(2.0), ..inflight() });
+    let e = r.add("a");
+    let ask = |priority| Ask {
+        flow: "f",
+        bytes: 10,
+        priority,
+        prompt_tokens: 200,
+        streaming: true,
+        ..Ask::default()
+    };
+    let usage = Usage { prompt: Some(200), completion: Some(200) };
+    let mut running: VecDeque<Id> = VecDeque::new();
+    let mut low = Vec::new();
+    for tick in 0..600u64 {
+        let now = tick * 100 * MS;
+        r.scrape(now, e, &sample(0.0, 0.5));
+        if running.len() == 40
+            && let Some(id) = running.pop_front()
+        {
+            r.k.progress(Nanos(now), id, Progress::Finished(usage), &mut r.fx);
+        }
+        let id = r.ask(now, &ask(100));
+        assert_eq!(r.dispatched(), [id], "never held");
+        r.first(now + MS, id);
+        running.push_back(id);
+        if tick == 590 {
+            low.extend((0..2).map(|_| r.ask(now + 2 * MS, &ask(-50))));
+            assert_eq!(r.dispatched(), []);
+            let wake = r.k.next_wake();
+            assert!(wake.is_none_or(|t| t.0 > now + 100 * MS), "nothing opens by itself: {wake:?}");
+        }
+    }
+    assert_eq!(r.dispatched(), [], "held as long as the others come");
+    // A fork remembers the same.
+    let mut fork = r.k.clone();
+    for (k, fx) in [(&mut r.k, &mut r.fx), (&mut fork, &mut forebay_kernel::Effects::new())] {
+        for &id in &running {
+            k.progress(Nanos(60_000 * MS), id, Progress::Finished(usage), fx);
+        }
+        let sent = fx.list.iter().filter(|e| matches!(e, Effect::Dispatch { .. })).count();
+        assert_eq!(sent, 1, "a server where nothing runs takes one; the second would eat into the reserve");
+    }
 }
