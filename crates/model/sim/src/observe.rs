@@ -33,7 +33,7 @@ pub struct Counters {
     pub cycles: u64,
     /// Time at each saturation of router 0 while requests arrived, in nanoseconds, by bin.
     pub saturation: Vec<u64>,
-    /// Events of the simulation.
+    /// Events of the simulation, samples for the timeline apart.
     pub events: u64,
 }
 

@@ -264,7 +264,8 @@ impl<'a> World<'a> {
         while let Some((at, due)) = self.next().filter(|(at, _)| *at <= self.options.horizon) {
             debug_assert!(at >= self.now, "time goes on");
             self.now = at.max(self.now);
-            self.counters.events += 1;
+            // Looks at the world are no part of it.
+            self.counters.events += u64::from(due != Due::Sample);
             if let Some(watch) =
                 self.options.watch.as_ref().filter(|_| self.counters.events.is_multiple_of(1024))
             {

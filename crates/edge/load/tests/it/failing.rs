@@ -47,7 +47,7 @@ fn a_hung_server_leaves_censored_records() {
     assert_eq!(o.records.len(), 10);
     assert!(o.rows().all(|r| r.end == End::Censored && r.finished.is_none()));
     assert!(o.ended_at.0 >= 500_000_000, "{}", o.ended_at);
-    assert!(o.records.iter().all(|r| r.live.sent.is_some()) && o.schedule.problems().is_empty());
+    assert!(o.records.iter().all(|r| r.live.sent.is_some()));
 }
 
 #[test]
