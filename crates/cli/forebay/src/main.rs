@@ -12,7 +12,8 @@ mod written;
 
 use clap::{Parser, Subcommand};
 use commands::{
-    capacity, compare, config, emulate, plugins, policy, replay, serve, simulate, sweep, workload,
+    capacity, capture, compare, config, emulate, plugins, policy, replay, serve, simulate, sweep, whatif,
+    workload,
 };
 use forebay_base::Diagnostics;
 use std::io::{self, ErrorKind, Write};
@@ -56,6 +57,8 @@ enum Command {
     Sweep(Box<sweep::Sweep>),
     #[command(subcommand)]
     Workload(workload::Workload),
+    Whatif(Box<whatif::Whatif>),
+    Capture(capture::Capture),
 }
 
 impl Command {
@@ -72,6 +75,8 @@ impl Command {
             Command::Capacity(c) => c.run(out),
             Command::Sweep(c) => c.run(out),
             Command::Workload(c) => c.run(out),
+            Command::Whatif(c) => c.run(out),
+            Command::Capture(c) => c.run(out),
         }
     }
 }

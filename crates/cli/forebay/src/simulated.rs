@@ -3,11 +3,11 @@
 use crate::input::{self, Unusable};
 use crate::layout;
 use clap::Args;
-use forebay_base::{Diagnostic, Diagnostics, Position};
+use forebay_base::{Diagnostic, Diagnostics, Position, Span};
 use forebay_engine::{EngineSpec, ModelConfig, Version};
 use forebay_sim::Cluster;
 use forebay_study::Progress;
-use forebay_workload::Workload;
+use forebay_workload::{Feed, Format, RecordingCounts, Workload, read_recording};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -159,9 +159,111 @@ pub(crate) fn engines(cluster: &Cluster) -> String {
     out
 }
 
+/// What is done to recorded traffic.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct TraceFlags {
+    /// Multiply all rates: the same requests closer together
+    #[arg(long, value_name = "FACTOR")]
+    pub(crate) rate_scale: Option<f64>,
+    /// At most so many requests of each trace or recording
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) limit: Option<u64>,
+}
+
+impl TraceFlags {
+    /// Whether traffic stays as it was recorded.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rate_scale.is_none() && self.limit.is_none()
+    }
+
+    /// The workload with them applied. Without arrivals of its own it ends with its last row.
+    pub(crate) fn apply(&self, workload: &Workload) -> Result<Workload, Unusable> {
+        let mut changed = workload.clone();
+        if let Some(factor) = self.rate_scale {
+            if !(factor.is_finite() && factor > 0.0) {
+                return Err(Unusable(format!("--rate-scale: found {factor}; expected a factor above 0")));
+            }
+            changed = changed.with_scale(factor);
+        }
+        if let Some(limit) = self.limit {
+            changed = changed.with_limit(limit);
+        }
+        if !self.is_empty() && workload.classes.iter().all(|c| c.arrivals.is_none()) {
+            let end = |f: &Feed| {
+                let rows = f.trace.rows();
+                let last = rows.len().min(usize::try_from(f.limit).unwrap_or(usize::MAX)).checked_sub(1);
+                last.map_or(0, |i| (rows[i].at.0 as f64 / f.rate_scale).ceil() as u64 + 1)
+            };
+            let last = changed.traces.iter().map(end).max().unwrap_or(0);
+            let scaled = workload.mode.window.0 as f64 / self.rate_scale.unwrap_or(1.0);
+            changed = changed.with_window(Span(last.min(scaled.ceil() as u64 + 1)));
+        }
+        Ok(changed)
+    }
+}
+
+/// Traffic, and what was measured of it if it is a recording.
+pub(crate) struct TrafficRead {
+    pub(crate) workload: Workload,
+    pub(crate) recording: Option<(Vec<forebay_records::Row>, RecordingCounts)>,
+}
+
+/// A workload file, a published trace, a recording of `forebay serve` (its folder, or one file of it), or the
+/// name of a preset where there is no such file.
+pub(crate) fn traffic(name: &str) -> anyhow::Result<TrafficRead> {
+    let path = Path::new(name);
+    let read = |r: forebay_workload::Recording| TrafficRead {
+        workload: r.workload,
+        recording: Some((r.rows, r.counts)),
+    };
+    if path.is_dir() {
+        return Ok(read(recording(path, name)?));
+    }
+    if name != "-" && path.is_file() {
+        let (text, file) = input::text(path)?;
+        if text.starts_with("{\"format\":\"forebay-recording\"") {
+            return Ok(read(read_recording(name, [(file, text)])?));
+        }
+        if let Some(format) = Format::guess(&text) {
+            let trace = forebay_workload::Trace::read(&text, &file, format)?;
+            return Ok(TrafficRead { workload: Workload::of_trace(trace, &file), recording: None });
+        }
+    }
+    Ok(TrafficRead { workload: declared(name)?, recording: None })
+}
+
+/// The files of a folder, read one after the other.
+fn recording(folder: &Path, name: &str) -> anyhow::Result<forebay_workload::Recording> {
+    let (begins, ends) = forebay_records::recording::NAME;
+    let list = std::fs::read_dir(folder).map_err(|e| Unusable(format!("{name}: cannot be read: {e}")))?;
+    let mut files: Vec<PathBuf> = list.filter_map(|f| Some(f.ok()?.path())).collect();
+    files.retain(|f| {
+        f.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with(begins) && n.ends_with(ends))
+    });
+    files.sort();
+    let mut failed = None;
+    let texts = files.iter().map_while(|f| match input::text(f) {
+        Ok((text, file)) => Some((file, text)),
+        Err(e) => {
+            failed = Some(e);
+            None
+        }
+    });
+    let read = read_recording(name, texts);
+    match failed {
+        Some(e) => Err(e.into()),
+        None => Ok(read?),
+    }
+}
+
+/// As [`traffic`], of which only the workload is wanted.
+pub(crate) fn workload(name: &str) -> anyhow::Result<Workload> {
+    Ok(traffic(name)?.workload)
+}
+
 /// A workload file, or the name of a preset where there is no such file. Traces that a file names are
 /// looked for beside it.
-pub(crate) fn workload(name: &str) -> anyhow::Result<Workload> {
+fn declared(name: &str) -> anyhow::Result<Workload> {
     let (text, file) = workload_text(name)?;
     Ok(Workload::read_with(&text, &file, &mut beside(Path::new(name)))?)
 }
@@ -170,7 +272,15 @@ pub(crate) fn workload(name: &str) -> anyhow::Result<Workload> {
 pub(crate) fn at_rate(workload: &Workload, rate: Option<f64>) -> Result<Workload, Unusable> {
     match rate {
         None => Ok(workload.clone()),
-        Some(rate) if rate > 0.0 && rate.is_finite() && workload.rate() > 0.0 => Ok(workload.with_rate(rate)),
+        Some(rate) if rate > 0.0 && rate.is_finite() && workload.rate() > 0.0 => {
+            let scaled = workload.with_rate(rate);
+            if workload.classes.iter().any(|c| c.arrivals.is_some()) {
+                return Ok(scaled);
+            }
+            // All rows of traces, whether they last longer now or shorter.
+            let window = workload.mode.window.0 as f64 * workload.rate() / rate;
+            Ok(scaled.with_window(Span(window.ceil() as u64 + 1)))
+        }
         Some(rate) if rate > 0.0 && rate.is_finite() => {
             Err(Unusable(format!("--rate: {} has no class whose rate could be set", workload.name)))
         }

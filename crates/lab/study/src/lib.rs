@@ -8,6 +8,7 @@ pub mod about;
 pub mod article;
 pub mod asked;
 pub mod capacity;
+pub mod capture;
 pub mod compare;
 pub mod html;
 pub mod json;
@@ -20,6 +21,8 @@ pub mod steady;
 pub mod summary;
 pub mod sweep;
 pub mod text;
+pub mod vary;
+pub mod whatif;
 
 pub use about::{About, EndpointSummary, endpoints_of};
 pub use parallel::{Progress, parallel};

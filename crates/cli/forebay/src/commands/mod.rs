@@ -1,6 +1,7 @@
 //! One module per command.
 
 pub(crate) mod capacity;
+pub(crate) mod capture;
 pub(crate) mod compare;
 pub(crate) mod config;
 pub(crate) mod emulate;
@@ -11,4 +12,5 @@ pub(crate) mod replay;
 pub(crate) mod serve;
 pub(crate) mod simulate;
 pub(crate) mod sweep;
+pub(crate) mod whatif;
 pub(crate) mod workload;

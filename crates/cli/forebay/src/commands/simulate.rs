@@ -3,7 +3,7 @@
 use super::fleet;
 use crate::input::{self, StabilityFlags};
 use crate::layout::{self, right};
-use crate::simulated::{ClusterFlags, at_rate, engines, with_bar, workload};
+use crate::simulated::{ClusterFlags, TraceFlags, at_rate, engines, with_bar, workload};
 use anyhow::Context;
 use clap::Args;
 use comfy_table::Cell;
@@ -35,9 +35,11 @@ pub(crate) struct Simulate {
     config: Option<PathBuf>,
     #[command(flatten)]
     stability: StabilityFlags,
-    /// A workload file, or a preset
-    #[arg(long, value_name = "FILE|PRESET")]
+    /// A workload file, a trace, the folder of a recording, or a preset
+    #[arg(long, value_name = "FILE|DIR|PRESET")]
     workload: String,
+    #[command(flatten)]
+    trace: TraceFlags,
     /// Requests per second of all classes together, instead of the workload's
     #[arg(long, value_name = "R")]
     rate: Option<f64>,
@@ -90,7 +92,7 @@ fn stretch(text: &str) -> Result<Stretch, String> {
 
 impl Simulate {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
-        let workload = at_rate(&workload(&self.workload)?, self.rate)?;
+        let workload = at_rate(&self.trace.apply(&workload(&self.workload)?)?, self.rate)?;
         let cluster = Arc::new(self.cluster.read()?);
         let config = match &self.config {
             Some(path) => input::configuration(path, None, self.stability)?.config,

@@ -161,3 +161,32 @@ async fn program_aware_fairness_tells_waits_and_service() {
     let service = gauge("attained_service_tokens", Some("a")).await;
     assert!(service.is_some_and(|s| s > 6.0 && s < 20.0), "{service:?}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_captured_server_is_a_cluster_file_that_simulates() {
+    let server = Process::emulate(&["--max-num-seqs", "48"]).await;
+    let file = Scratch::new("captured.yaml", "");
+    let run = async |arguments: &[&str]| {
+        let out = tokio::process::Command::new(env!("CARGO_BIN_EXE_forebay")).args(arguments).output().await;
+        let out = out.unwrap();
+        let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+        (out.status.code(), text(&out.stdout), text(&out.stderr))
+    };
+    let url = server.url();
+    let given = ["--hardware", "h100", "--max-num-seqs", "48", "--out", file.path()];
+    let (code, _, err) = run(&[&["capture", "--target", &url, "--target", &url], &given[..]].concat()).await;
+    assert_eq!(code, Some(0), "{err}");
+    assert!(err.contains("not known: max-num-batched-tokens") && !err.contains("GPU"), "{err}");
+    let text = std::fs::read_to_string(&file.0).unwrap();
+    assert!(text.contains("count: 2") && text.contains("num-gpu-blocks-override"), "{text}");
+    let workload = Scratch::new(
+        "short.yaml",
+        "version: 1\nname: short\nmode: {kind: surge, window: 5s, drain: 60s}\nclasses:\n  a: {arrivals: {process: \
+         constant, rate: 2}, input: 100, output: 10}\n",
+    );
+    let (code, out, err) = run(&["simulate", "--workload", workload.path(), "--cluster", file.path()]).await;
+    assert_eq!(code, Some(0), "{out}{err}");
+    let (code, _, err) = run(&["capture", "--target", "http://127.0.0.1:1"]).await;
+    assert_eq!(code, Some(1));
+    assert!(err.contains("http://127.0.0.1:1 does not answer"), "{err}");
+}

@@ -10,6 +10,7 @@ mod replay;
 mod simulate;
 mod studies;
 mod usage;
+mod whatif;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -76,7 +76,9 @@ pub struct RecordingCounts {
     pub files: u64,
     /// Requests.
     pub requests: u64,
-    /// Of these, whose prompt's length is an estimate.
+    /// Of these, whose answer was streamed, so that its first token was seen; those without an answer count.
+    pub streamed: u64,
+    /// Whose prompt's length is an estimate.
     pub prompts_estimated: u64,
     /// Whose answer's length is an estimate.
     pub outputs_estimated: u64,
@@ -247,6 +249,7 @@ fn build(folder: &str, all: &[At], mut counts: RecordingCounts, block_bytes: u32
         let short = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
         let known = e.output_tokens.filter(|n| *n > 0 && e.is_finished());
         counts.requests += 1;
+        counts.streamed += u64::from(e.stream || !e.is_finished());
         counts.prompts_estimated += u64::from(e.prompt_estimated);
         counts.outputs_estimated += u64::from(e.output_estimated && known.is_some());
         counts.outputs_borrowed += u64::from(known.is_none());
