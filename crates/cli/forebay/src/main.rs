@@ -12,8 +12,8 @@ mod written;
 
 use clap::{Parser, Subcommand};
 use commands::{
-    capacity, capture, compare, config, emulate, plugins, policy, replay, serve, simulate, sweep, whatif,
-    workload,
+    capacity, capture, compare, config, emulate, observe, plugins, policy, replay, serve, simulate, sweep,
+    whatif, workload,
 };
 use forebay_base::Diagnostics;
 use std::io::{self, ErrorKind, Write};
@@ -59,6 +59,7 @@ enum Command {
     Workload(workload::Workload),
     Whatif(Box<whatif::Whatif>),
     Capture(capture::Capture),
+    Observe(Box<observe::Observe>),
 }
 
 impl Command {
@@ -77,6 +78,7 @@ impl Command {
             Command::Workload(c) => c.run(out),
             Command::Whatif(c) => c.run(out),
             Command::Capture(c) => c.run(out),
+            Command::Observe(c) => c.run(out),
         }
     }
 }

@@ -47,3 +47,32 @@ pub(crate) fn stop_signal() -> anyhow::Result<impl Future<Output = &'static str>
         }
     })
 }
+
+/// Calls `act` with the name of each SIGTERM or SIGINT, from a thread of its own, until dropped.
+///
+/// # Errors
+/// If signals cannot be listened for.
+pub(crate) fn on_signals(
+    mut act: impl FnMut(&'static str) + Send + 'static,
+) -> anyhow::Result<tokio::runtime::Runtime> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .context("the runtime cannot be started")?;
+    let (mut term, mut interrupt) = {
+        let _inside = runtime.enter();
+        let term = signal(SignalKind::terminate()).context("SIGTERM cannot be listened for")?;
+        (term, signal(SignalKind::interrupt()).context("SIGINT cannot be listened for")?)
+    };
+    runtime.spawn(async move {
+        loop {
+            let name = tokio::select! {
+                _ = term.recv() => "SIGTERM",
+                _ = interrupt.recv() => "SIGINT",
+            };
+            act(name);
+        }
+    });
+    Ok(runtime)
+}

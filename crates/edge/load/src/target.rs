@@ -68,6 +68,12 @@ impl Url {
     }
 }
 
+impl std::fmt::Display for Url {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "http://{}{}", self.authority, self.base)
+    }
+}
+
 /// How requests look.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Style {

@@ -27,7 +27,7 @@ fn quantile(q: &Quantile) -> Value {
     })
 }
 
-fn figures(f: &Figures) -> Value {
+pub(crate) fn figures(f: &Figures) -> Value {
     let mut out = serde_json::Map::new();
     out.insert("mean_ns".to_owned(), json!(f.mean.map(f64::round)));
     for (q, value) in QUANTILES.iter().zip(&f.quantiles) {
@@ -44,9 +44,9 @@ fn throughput(t: &Throughput) -> Value {
     })
 }
 
-fn class(c: &ClassSummary) -> Value {
+pub(crate) fn class(c: &ClassSummary, metrics: &[Metric]) -> Value {
     let latencies: serde_json::Map<String, Value> =
-        Metric::ALL.iter().map(|m| (m.key().to_owned(), figures(c.figure(*m)))).collect();
+        metrics.iter().map(|m| (m.key().to_owned(), figures(c.figure(*m)))).collect();
     json!({
         "name": c.name, "priority": c.priority, "offered": c.offered, "finished": c.finished,
         "rejected": c.rejected, "timed_out": c.timed_out, "failed": c.failed, "censored": c.censored,
@@ -134,19 +134,23 @@ pub fn run(a: &About, s: &Summary, endpoints: &[EndpointSummary]) -> Value {
     out
 }
 
-/// The figures of a run.
-pub fn summary(s: &Summary) -> Value {
+pub(crate) fn backlog(s: &Summary) -> Value {
     let slope = s.backlog.slope();
     json!({
-        "classes": s.classes.iter().map(class).collect::<Vec<_>>(),
-        "total": class(&s.total),
+        "means": s.backlog.means, "step_seconds": s.backlog.step,
+        "slope_per_second": slope.map(|s| s.per_second),
+        "slope_half_width": slope.map(|s| s.half_width),
+        "arrivals_per_second": s.backlog.arrivals,
+    })
+}
+
+/// The figures of a run.
+pub fn summary(s: &Summary) -> Value {
+    json!({
+        "classes": s.classes.iter().map(|c| class(c, &Metric::ALL)).collect::<Vec<_>>(),
+        "total": class(&s.total, &Metric::ALL),
         "load": s.load.label(),
-        "backlog": {
-            "means": s.backlog.means, "step_seconds": s.backlog.step,
-            "slope_per_second": slope.map(|s| s.per_second),
-            "slope_half_width": slope.map(|s| s.half_width),
-            "arrivals_per_second": s.backlog.arrivals,
-        },
+        "backlog": backlog(s),
         "counters": counters(&s.counters),
         "scaling": scaling(&s.scaling),
         "ended_at_ns": s.ended_at.0,

@@ -10,8 +10,10 @@ pub mod asked;
 pub mod capacity;
 pub mod capture;
 pub mod compare;
+pub mod foreign;
 pub mod html;
 pub mod json;
+pub mod observed;
 pub mod parallel;
 pub mod part1;
 pub mod perfetto;
@@ -25,6 +27,7 @@ pub mod vary;
 pub mod whatif;
 
 pub use about::{About, EndpointSummary, endpoints_of};
+pub use observed::Observed;
 pub use parallel::{Progress, parallel};
 pub use policies::Policy;
 pub use summary::{ClassSummary, Figures, Metric, Summary};

@@ -154,22 +154,35 @@ pub struct Summary {
 impl Summary {
     /// Of a run of `workload`.
     pub fn of(run: &Run, workload: &Workload) -> Summary {
+        let mut summary = Summary::of_rows(&run.rows, &[], Some(&run.gaps), workload, run.ended_at);
+        (summary.counters, summary.scaling) = (run.counters.clone(), run.scaling.clone());
+        summary
+    }
+
+    /// Of the rows of a run of `workload`, simulated or live. `gaps` are the times per token by class, or nothing
+    /// where they are not told apart, and `all_gaps` those of all classes. Counters stay at zero.
+    pub fn of_rows(
+        rows: &[Row],
+        gaps: &[Histogram],
+        all_gaps: Option<&Histogram>,
+        workload: &Workload,
+        ended_at: Nanos,
+    ) -> Summary {
         let window = workload.mode.measured();
         let classes = workload.classes.iter().enumerate().map(|(i, c)| {
-            let i = i as u16;
-            let rows: Vec<&Row> = run.rows.iter().filter(|r| r.class == i).collect();
-            class(&c.name, c.priority, &rows, None, window, |class| workload.slo(class))
+            let of_class: Vec<&Row> = rows.iter().filter(|r| usize::from(r.class) == i).collect();
+            class(&c.name, c.priority, &of_class, gaps.get(i), window, |class| workload.slo(class))
         });
-        let all: Vec<&Row> = run.rows.iter().collect();
-        let backlog = backlog_of(&run.rows, window);
+        let all: Vec<&Row> = rows.iter().collect();
+        let backlog = backlog_of(rows, window);
         Summary {
             classes: classes.collect(),
-            total: class("all", 0, &all, Some(&run.gaps), window, |class| workload.slo(class)),
+            total: class("all", 0, &all, all_gaps, window, |class| workload.slo(class)),
             load: backlog.load(),
             backlog,
-            counters: run.counters.clone(),
-            scaling: run.scaling.clone(),
-            ended_at: run.ended_at,
+            counters: Counters::default(),
+            scaling: Scaling::default(),
+            ended_at,
         }
     }
 }
@@ -206,7 +219,7 @@ fn class(
         _ => of_rows(m, &measured),
     });
     let asked = measured.iter().any(|r| !slo(r.class).is_empty());
-    let served = measured.iter().filter(|r| r.scheduled.is_some());
+    let served = measured.iter().filter(|r| r.scheduled.is_some() || r.is_finished());
     let prompt_tokens = served
         .fold((0, 0), |(all, hit), r| (all + u64::from(r.prompt_tokens), hit + u64::from(r.cached_tokens)));
     ClassSummary {

@@ -288,12 +288,7 @@ fn print(out: &mut dyn Write, setup: &Setup, of: Results<'_>) -> anyhow::Result<
     writeln!(out)?;
     write!(out, "{}", saturation(s))?;
     let marks: Vec<String> = s.classes.iter().map(latencies).collect();
-    if marks.iter().any(|m| m.contains(">=")) {
-        writeln!(out, "\n>=      fewer than 30 requests beyond the percentile: it is at least this much")?;
-    }
-    if marks.iter().any(|m| m.contains("undet.")) {
-        writeln!(out, "\nundet.  more than 0.5 % of the requests have no value, and count as infinite")?;
-    }
+    write!(out, "{}", footnotes(&marks.concat()))?;
     for problem in steady(w, s) {
         writeln!(out, "\n{problem}")?;
     }
@@ -326,7 +321,16 @@ fn endpoints(of: Results<'_>) -> String {
     layout::lines(&t) + "\n"
 }
 
-fn verdict(s: &Summary) -> String {
+/// What the marks in tables mean, of those that stand in `shown`.
+pub(crate) fn footnotes(shown: &str) -> String {
+    let notes = [
+        (">=", "\n>=      fewer than 30 requests beyond the percentile: it is at least this much\n"),
+        ("undet.", "\nundet.  more than 0.5 % of the requests have no value, and count as infinite\n"),
+    ];
+    notes.iter().filter(|(mark, _)| shown.contains(mark)).map(|(_, note)| *note).collect()
+}
+
+pub(crate) fn verdict(s: &Summary) -> String {
     let grows = s.backlog.slope().map_or(String::new(), |b| {
         format!(
             "; the backlog changes by {} +- {} requests/s while {} arrive",
@@ -338,7 +342,8 @@ fn verdict(s: &Summary) -> String {
     format!("verdict: {}{grows}", s.load.label())
 }
 
-fn ends(s: &Summary) -> String {
+/// Who ended how.
+pub(crate) fn ends(s: &Summary) -> String {
     use std::fmt::Write;
     let mut t = layout::table(
         [

@@ -6,6 +6,7 @@ mod emulated;
 mod failing;
 mod leaving;
 mod metrics;
+mod observing;
 mod process;
 mod proxying;
 mod queueing;
