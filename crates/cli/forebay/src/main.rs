@@ -12,8 +12,8 @@ mod written;
 
 use clap::{Parser, Subcommand};
 use commands::{
-    capacity, capture, compare, config, emulate, observe, plugins, policy, replay, serve, simulate, sweep,
-    whatif, workload,
+    capacity, capture, compare, config, emulate, observe, plugins, policy, replay, report, serve, simulate,
+    sweep, whatif, workload,
 };
 use forebay_base::Diagnostics;
 use std::io::{self, ErrorKind, Write};
@@ -60,6 +60,7 @@ enum Command {
     Whatif(Box<whatif::Whatif>),
     Capture(capture::Capture),
     Observe(Box<observe::Observe>),
+    Report(report::Report),
 }
 
 impl Command {
@@ -79,6 +80,7 @@ impl Command {
             Command::Whatif(c) => c.run(out),
             Command::Capture(c) => c.run(out),
             Command::Observe(c) => c.run(out),
+            Command::Report(c) => c.run(out),
         }
     }
 }

@@ -1,8 +1,12 @@
 //! Results in the files of other tools, as far as they map.
 
+mod import;
+
+pub use import::{Imported, import};
+
 use forebay_base::Span;
 use forebay_load::Observation;
-use forebay_records::{End, Histogram, Record};
+use forebay_records::{Counted, End, Histogram, Record};
 use serde_json::{Map, Value, json};
 
 /// Seconds.
@@ -44,6 +48,7 @@ pub fn vllm_bench(o: &Observation, model: &str, url: &str) -> Value {
     out["input_lens"] = json!(each(&|r| json!(r.row.prompt_tokens)));
     out["output_lens"] = json!(each(&|r| json!(if r.row.is_finished() { r.row.output_tokens } else { 0 })));
     out["ttfts"] = json!(each(&|r| json!(r.service_ttft().map_or(0.0, |s| secs(s.0)))));
+    out["latencies"] = json!(each(&|r| json!(r.service_e2e().map_or(0.0, |s| secs(s.0)))));
     out["start_times"] = json!(each(&|r| json!(r.live.sent.map(|t| secs(t.0)))));
     out["errors"] = json!(each(&|r| json!(match r.row.end {
         End::Finished => "",
@@ -52,6 +57,51 @@ pub fn vllm_bench(o: &Observation, model: &str, url: &str) -> Value {
         other => other.label(),
     })));
     out
+}
+
+/// What inference-perf writes as `per_request_lifecycle_metrics.json`, with its computed metrics; times are seconds since
+/// the begin of the run. Requests that were cut off are not in it.
+pub fn inference_perf(o: &Observation) -> Value {
+    let entry = |r: &Record| {
+        let finished = r.row.finished?;
+        let sent = r.live.sent.unwrap_or(r.row.arrived);
+        let error = match r.row.end {
+            End::Finished => Value::Null,
+            end => {
+                let kind =
+                    r.live.error.unwrap_or(if end.reason().is_empty() { end.label() } else { end.reason() });
+                json!({"error_type": kind, "error_msg": ""})
+            }
+        };
+        let mut value = json!({
+            "start_time": secs(sent.0), "end_time": secs(r.live.closed.unwrap_or(finished).0),
+            "info": {
+                "request_metrics": {"text": {"input_tokens": r.row.prompt_tokens}},
+                "response_metrics": {"output_tokens": r.row.output_tokens, "server_usage": usage(r)},
+            },
+            "error": error,
+        });
+        if r.row.is_finished() {
+            let span = |s: Option<Span>| json!(s.map(|s| secs(s.0)));
+            value["computed_metrics"] = json!({
+                "request_latency": secs(r.live.closed.unwrap_or(finished).since(sent).0),
+                "time_to_first_token": span(r.service_ttft()), "time_per_output_token": span(r.row.tpot()),
+                "input_tokens": r.row.prompt_tokens, "output_tokens": r.row.output_tokens,
+            });
+        }
+        Some(value)
+    };
+    o.records.iter().filter_map(entry).collect()
+}
+
+fn usage(r: &Record) -> Value {
+    if r.live.counted != Counted::Server {
+        return Value::Null;
+    }
+    json!({
+        "prompt_tokens": r.row.prompt_tokens, "completion_tokens": r.row.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": r.row.cached_tokens},
+    })
 }
 
 /// `mean_x_ms`, `median_x_ms`, `std_x_ms` and percentiles.

@@ -117,7 +117,9 @@ impl Observed {
         let window = workload.mode.measured();
         let rows: Vec<Row> = records.iter().map(|r| r.row).collect();
         let mut all_gaps = Gaps::default();
-        gaps.iter().for_each(|g| all_gaps.merge(g));
+        for g in gaps {
+            all_gaps.merge(g);
+        }
         let tokens: Vec<Histogram> = gaps.iter().map(|g| g.token.clone()).collect();
         let summary = Summary::of_rows(&rows, &tokens, Some(&all_gaps.token), workload, ended_at);
         let measured: Vec<&Record> = records.iter().filter(|r| window.holds(r.row.arrived)).collect();

@@ -10,6 +10,7 @@ pub(crate) mod observe;
 pub(crate) mod plugins;
 pub(crate) mod policy;
 pub(crate) mod replay;
+pub(crate) mod report;
 pub(crate) mod serve;
 pub(crate) mod simulate;
 pub(crate) mod sweep;

@@ -2,7 +2,7 @@
 
 mod flags;
 mod search;
-mod show;
+pub(crate) mod show;
 mod view;
 mod write;
 

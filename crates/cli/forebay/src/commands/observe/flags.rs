@@ -152,7 +152,7 @@ impl RequestFlags {
             style.api_key = Some(key.ok_or_else(|| Unusable(format!("--api-key-env: {name} is not set")))?);
         }
         if self.no_objectives {
-            style.objectives.iter_mut().for_each(|o| *o = None);
+            style.objectives.fill(None);
         }
         for (class, objective) in &self.objectives {
             let Some(index) = workload.class(class) else {

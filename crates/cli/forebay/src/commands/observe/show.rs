@@ -7,6 +7,8 @@ use comfy_table::Cell;
 use forebay_base::Span;
 use forebay_load::Server;
 use forebay_records::stats::Schedule;
+use forebay_study::Observed;
+use forebay_study::foreign::Imported;
 use forebay_study::observed::{LiveClass, LiveMetric};
 use forebay_study::summary::{ClassSummary, Figures, Metric, QUANTILES};
 use forebay_study::text;
@@ -33,21 +35,42 @@ pub(crate) fn report(out: &mut dyn Write, seen: &Seen, server: &Server) -> anyho
     )?;
     writeln!(out, "{}", schedule(&says.schedule))?;
     writeln!(out, "{}\n", verdict(s))?;
-    let mut shown = ends(s);
-    for (i, class) in s.classes.iter().enumerate() {
-        shown.push('\n');
-        shown.push_str(&format!("{}, priority {}\n", class.name, class.priority));
-        shown.push_str(&latencies(says, class, &says.classes[i]));
-    }
-    if s.classes.len() > 1 {
-        shown.push_str("\nall classes\n");
-        shown.push_str(&latencies(says, &s.total, &says.total));
-    }
+    let shown = classes(says);
     write!(out, "{shown}")?;
     writeln!(out)?;
     write!(out, "{}", tokens(seen))?;
     write!(out, "{}", troubles(seen))?;
     write!(out, "{}", footnotes(&shown))?;
+    Ok(())
+}
+
+/// Who ended how, and the latencies of each class.
+fn classes(says: &Observed) -> String {
+    let s = &says.summary;
+    let mut shown = ends(s);
+    let mut add = |title: String, class: &ClassSummary, live: &LiveClass| {
+        shown.push_str(&title);
+        shown.push_str(&latencies(says, class, live));
+    };
+    for (class, live) in s.classes.iter().zip(&says.classes) {
+        add(format!("\n{}, priority {}\n", class.name, class.priority), class, live);
+    }
+    if s.classes.len() > 1 {
+        add("\nall classes\n".to_owned(), &s.total, &says.total);
+    }
+    shown
+}
+
+/// The same of results that were read from a file.
+pub(crate) fn imported(out: &mut dyn Write, i: &Imported, says: &Observed) -> anyhow::Result<()> {
+    writeln!(out, "results of {}: latencies count from {}", i.tool, i.origin)?;
+    // A simulation sends nothing, so there is no schedule to keep.
+    if i.records.iter().any(|r| r.live.sent.is_some()) {
+        writeln!(out, "{}", schedule(&says.schedule))?;
+    }
+    writeln!(out, "{}\n", verdict(&says.summary))?;
+    let shown = classes(says);
+    write!(out, "{shown}{}", footnotes(&shown))?;
     Ok(())
 }
 
@@ -78,7 +101,7 @@ fn row(name: &str, f: &Figures) -> Vec<Cell> {
     row
 }
 
-fn latencies(says: &forebay_study::Observed, c: &ClassSummary, live: &LiveClass) -> String {
+fn latencies(says: &Observed, c: &ClassSummary, live: &LiveClass) -> String {
     let mut head = vec![Cell::new(""), right("mean")];
     head.extend(QUANTILES.iter().map(|q| right(format!("p{:.0}", q * 100.0))));
     let mut t = layout::table(head);
@@ -168,7 +191,8 @@ pub(crate) fn sweep(out: &mut dyn Write, all: &[Seen], workload: &Workload) -> a
                 q(Metric::E2e, 3),
             ]);
         }
-        shown.push_str(&format!("{}, priority {}\n{}\n", class.name, class.priority, layout::lines(&t)));
+        let table = format!("{}, priority {}\n{}\n", class.name, class.priority, layout::lines(&t));
+        shown.push_str(&table);
     }
     write!(out, "{shown}")?;
     for seen in all {

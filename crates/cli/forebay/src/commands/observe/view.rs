@@ -100,22 +100,22 @@ fn lines(v: &View) -> String {
         if at > end { format!("{:.0} s of drain", at - end) } else { format!("{at:.0} of {end:.0} s") };
     let mut out = String::new();
     // A String takes everything.
-    let _ = write!(out, "\r{bar} {phase}\x1b[K\n");
-    let _ = write!(
+    let _ = writeln!(out, "\r{bar} {phase}\x1b[K");
+    let _ = writeln!(
         out,
-        "requests   {} due   {} open   {} finished   {} rejected   {} failed   {} timed out\x1b[K\n",
+        "requests   {} due   {} open   {} finished   {} rejected   {} failed   {} timed out\x1b[K",
         v.scheduled, v.open, v.finished, v.rejected, v.failed, v.timed_out
     );
-    let _ = write!(
+    let _ = writeln!(
         out,
-        "last 10 s  {} requests/s   {:.0} tokens/s   send lag p99 {}\x1b[K\n",
+        "last 10 s  {} requests/s   {:.0} tokens/s   send lag p99 {}\x1b[K",
         text::three(v.finished_rate),
         v.token_rate,
         time(v.lag)
     );
-    let _ = write!(
+    let _ = writeln!(
         out,
-        "           TTFT p50 {}  p99 {}   E2E p50 {}  p99 {}\x1b[K\n",
+        "           TTFT p50 {}  p99 {}   E2E p50 {}  p99 {}\x1b[K",
         time(v.ttft[0]),
         time(v.ttft[1]),
         time(v.e2e[0]),

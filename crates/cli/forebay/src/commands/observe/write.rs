@@ -16,6 +16,8 @@ use std::path::Path;
 pub(crate) enum Foreign {
     /// What `vllm bench serve --save-result --save-detailed` writes.
     VllmBench,
+    /// The `per_request_lifecycle_metrics.json` of inference-perf.
+    InferencePerf,
 }
 
 impl Foreign {
@@ -116,6 +118,7 @@ pub(crate) fn export(format: Foreign, path: &Path, seen: &Seen, server: &Server)
         Foreign::VllmBench => {
             forebay_study::foreign::vllm_bench(&seen.run, &server.model, &server.url.to_string())
         }
+        Foreign::InferencePerf => forebay_study::foreign::inference_perf(&seen.run),
     };
     let mut file = create(path)?;
     serde_json::to_writer(&mut file, &value)?;
