@@ -22,8 +22,8 @@ pub struct Shot {
     pub headers: HeaderMap,
     /// Body.
     pub body: Bytes,
-    /// Its measuring.
-    pub flight: Flight,
+    /// Its measuring. Boxed, since a request changes hands several times.
+    pub flight: Box<Flight>,
 }
 
 /// Turns arrivals into requests, and ends into what follows from them.
@@ -78,7 +78,7 @@ impl Conductor {
         let headers = self.shape.headers(&a);
         let Conductor { shape, prompts, .. } = self;
         let body = shape.body(&a, |out| prompts.write(&a, out)).into();
-        let flight = Flight::new(&a, prompts.wants_answer(a.class));
+        let flight = Box::new(Flight::new(&a, prompts.wants_answer(a.class)));
         Some(Shot { at: a.at, give_up: a.timeout.map(|t| a.at + t), headers, body, flight })
     }
 

@@ -30,6 +30,11 @@ const MOST_AHEAD: usize = 1024;
 /// The thread that keeps the schedule sleeps up to so long before a request is due, and spins from there: what a
 /// sleeper is late on an idle machine.
 const SPIN: Span = Span::micros(20);
+/// Where requests are nearer to each other it naps instead, and sends what has become due together: spinning would
+/// take a core.
+const BUSY: Span = Span::micros(200);
+/// How long it naps.
+const NAP: Span = Span::micros(50);
 /// How often it looks for other things.
 const LOOK: Span = Span::millis(50);
 
@@ -113,7 +118,8 @@ impl Observation {
 struct Ahead {
     at: Nanos,
     order: u64,
-    shot: Shot,
+    /// Boxed: a heap moves its entries about.
+    shot: Box<Shot>,
 }
 
 impl PartialEq for Ahead {
@@ -185,6 +191,10 @@ struct Dispatcher {
     threads: Vec<JoinHandle<()>>,
     ahead: BinaryHeap<Reverse<Ahead>>,
     made: u64,
+    sent: u64,
+    /// The time of the last one that was sent, and whether it was near to the one before.
+    last: Nanos,
+    busy: bool,
     /// Nothing is sent at or after it.
     horizon: Nanos,
     drain: Span,
@@ -220,8 +230,9 @@ impl Dispatcher {
             let thread = std::thread::Builder::new().name(format!("load-{i}"));
             threads.push(thread.spawn(move || runtime.block_on(work(crew, inbox)))?);
         }
-        let (ahead, made, stopped_at) = (BinaryHeap::new(), 0, None);
-        Ok(Dispatcher { crew, inboxes, threads, ahead, made, horizon, drain, stopped_at })
+        let (ahead, made, sent, stopped_at) = (BinaryHeap::new(), 0, 0, None);
+        let (last, busy) = (Nanos::ZERO, false);
+        Ok(Dispatcher { crew, inboxes, threads, ahead, made, sent, last, busy, horizon, drain, stopped_at })
     }
 
     /// Sends everything in its time, up to the end of the schedule or a stop.
@@ -256,7 +267,7 @@ impl Dispatcher {
             }
             let Some(shot) = conductor.take() else { return next };
             drop(conductor);
-            self.ahead.push(Reverse(Ahead { at: shot.at, order: self.made, shot }));
+            self.ahead.push(Reverse(Ahead { at: shot.at, order: self.made, shot: Box::new(shot) }));
             self.made += 1;
             let due = self.ahead.peek().map(|Reverse(a)| a.at);
             if due.is_some_and(|at| at <= self.crew.clock.now()) {
@@ -267,15 +278,18 @@ impl Dispatcher {
 
     /// Hands out what is due, one thread after the other.
     fn send_due(&mut self) -> bool {
-        let mut sent = 0;
+        let (threads, first) = (self.inboxes.len(), self.sent);
         while self.ahead.peek().is_some_and(|Reverse(a)| a.at <= self.crew.clock.now()) {
             let Some(Reverse(ahead)) = self.ahead.pop() else { break };
-            let inbox = &self.inboxes[ahead.order as usize % self.inboxes.len()];
-            inbox.put(Order::new(ahead.shot, &self.crew));
-            inbox.ring();
-            sent += 1;
+            self.busy = ahead.at.since(self.last) < BUSY;
+            self.last = ahead.at;
+            self.inboxes[self.sent as usize % threads].put(Order::new(*ahead.shot, &self.crew));
+            self.sent += 1;
         }
-        sent > 0
+        for turn in (first..self.sent).take(threads) {
+            self.inboxes[turn as usize % threads].ring();
+        }
+        self.sent > first
     }
 
     /// Whether nothing is out that could bring more.
@@ -288,6 +302,10 @@ impl Dispatcher {
         let due = self.ahead.peek().map_or(Nanos::NEVER, |Reverse(a)| a.at);
         let make = next.filter(|_| self.ahead.len() < MOST_AHEAD).map_or(Nanos::NEVER, |at| at - LEAD);
         let until = due.min(self.horizon).min(now + LOOK);
+        if self.busy && due != Nanos::NEVER {
+            std::thread::park_timeout(until.min(make).since(now).max(NAP).to_std());
+            return;
+        }
         let sleep = (until - SPIN).min(make);
         if sleep > now {
             std::thread::park_timeout(sleep.since(now).to_std());
@@ -311,7 +329,7 @@ impl Dispatcher {
         }
         for Reverse(a) in std::mem::take(&mut self.ahead) {
             if a.at <= now {
-                drop(Order::new(a.shot, &self.crew));
+                drop(Order::new(*a.shot, &self.crew));
             }
         }
     }

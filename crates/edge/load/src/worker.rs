@@ -57,19 +57,19 @@ impl Crew {
 
 /// A request that has begun. However it ends, dropped unfinished with its thread included, it lands once.
 pub(crate) struct Ticket {
-    flight: Option<Flight>,
+    flight: Option<Box<Flight>>,
     crew: Arc<Crew>,
 }
 
 impl Ticket {
-    pub(crate) fn new(flight: Flight, crew: &Arc<Crew>) -> Ticket {
+    pub(crate) fn new(flight: Box<Flight>, crew: &Arc<Crew>) -> Ticket {
         crew.book.lock().begin();
         Ticket { flight: Some(flight), crew: Arc::clone(crew) }
     }
 
     fn land(mut self, how: impl FnOnce(Flight) -> Landed) {
         if let Some(flight) = self.flight.take() {
-            self.crew.land(how(flight));
+            self.crew.land(how(*flight));
         }
     }
 }
