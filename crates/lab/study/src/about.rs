@@ -63,6 +63,26 @@ impl About {
         }
     }
 
+    /// Of a run against a real server at `target`, whose answers name `endpoints`.
+    pub fn observed(workload: &Workload, target: &str, endpoints: &[String], seed: u64) -> About {
+        let class = |c: &forebay_workload::Class| ClassInfo {
+            name: c.name.clone(),
+            priority: c.priority,
+            slo: c.slo,
+        };
+        About {
+            workload: workload.name.clone(),
+            cluster: target.to_owned(),
+            config: "the target's own".to_owned(),
+            config_text: String::new(),
+            seed: Some(seed),
+            mode: workload.mode,
+            classes: workload.classes.iter().map(class).collect(),
+            endpoints: endpoints.to_vec(),
+            incidents: Vec::new(),
+        }
+    }
+
     /// The index of the class with the highest priority, the first of several.
     pub fn top_class(&self) -> usize {
         let top = self.classes.iter().map(|c| c.priority).max();

@@ -42,7 +42,8 @@ pub(crate) struct Observe {
     /// The search ends when it is this near, as a share of the rate
     #[arg(long, value_name = "SHARE", default_value_t = 0.05, requires = "find_capacity")]
     precision: f64,
-    /// Write summary.json, requests.csv and requests.jsonl into this folder; with several rates, into one for each
+    /// Write report.html, summary.json, requests.csv and requests.jsonl into this folder; with several rates, into one
+    /// for each
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Compress the requests' files with Zstandard

@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Read the results of a run, ours or another tool's, and say what they say by the same rules
+/// State the results of a run, ours or another tool's, by the rules for all figures
 ///
 /// Takes requests.csv and requests.jsonl of `observe` and `simulate`, also compressed, the result of `vllm bench serve
 /// --save-result --save-detailed`, guidellm's report as JSON, and inference-perf's per_request_lifecycle_metrics.json.

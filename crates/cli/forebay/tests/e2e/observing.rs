@@ -116,6 +116,8 @@ async fn a_run_gives_tables_and_files() {
     assert_eq!(summary["calibration"]["measured"], true);
     assert_eq!(summary["total"]["live"]["counted_by_server"].as_u64(), Some(ends.len() as u64));
     assert_eq!(summary["total"]["live"]["prompt_tokens_per_asked"], 1.0);
+    let page = std::fs::read_to_string(dir.0.join("report.html")).unwrap();
+    assert!(page.contains("<svg") && page.contains("critical") && !page.contains("NaN"));
     assert_eq!(dir.json("vllm.json")["completed"].as_u64(), Some(ends.len() as u64));
     for file in [&export, &dir.0.join("requests.csv")] {
         let (code, out, err) = ended(forebay(&["report", file.to_str().unwrap()])).await;

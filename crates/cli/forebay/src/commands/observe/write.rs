@@ -4,8 +4,10 @@ use super::Seen;
 use anyhow::Context;
 use clap::ValueEnum;
 use forebay_load::{Api, Server};
-use forebay_records::Compressed;
 use forebay_records::files::{Format, Writer};
+use forebay_records::{Compressed, Row};
+use forebay_study::run_page::RunPage;
+use forebay_study::{About, endpoints_of};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -73,7 +75,17 @@ pub(crate) fn json_file(dir: &Path, name: &str, value: &Value) -> anyhow::Result
     Ok(())
 }
 
-/// `summary.json`, `requests.csv` and `requests.jsonl`, the latter two compressed if asked for.
+/// The run as one HTML page.
+fn page(seen: &Seen, server: &Server, seed: u64) -> String {
+    let run = &seen.run;
+    let about = About::observed(&run.workload, &server.url.to_string(), &run.endpoints, seed);
+    let rows: Vec<Row> = run.rows().copied().collect();
+    let endpoints = endpoints_of(&rows, run.workload.mode.measured());
+    let (summary, timeline) = (&seen.says.summary, None);
+    RunPage { about: &about, summary, endpoints: &endpoints, rows: &rows, timeline }.html()
+}
+
+/// `report.html`, `summary.json`, `requests.csv` and `requests.jsonl`, the latter two compressed if asked for.
 pub(crate) fn all(
     dir: &Path,
     seen: &Seen,
@@ -83,6 +95,9 @@ pub(crate) fn all(
     zstd: bool,
 ) -> anyhow::Result<()> {
     json_file(dir, "summary.json", &summary(seen, server, salt, seed))?;
+    let mut file = create(&dir.join("report.html"))?;
+    file.write_all(page(seen, server, seed).as_bytes())?;
+    file.flush()?;
     for (name, format) in [("requests.csv", Format::Csv), ("requests.jsonl", Format::JsonLines)] {
         if zstd {
             let file = Compressed::new(create(&dir.join(format!("{name}.zst")))?);
