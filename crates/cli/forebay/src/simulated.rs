@@ -4,12 +4,13 @@ use crate::input::{self, Unusable};
 use crate::layout;
 use clap::Args;
 use forebay_base::{Diagnostic, Diagnostics, Position, Span};
-use forebay_engine::{EngineSpec, ModelConfig, Version};
+use forebay_engine::{Calibration, EngineSpec, ModelConfig, Version};
 use forebay_sim::Cluster;
 use forebay_study::Progress;
 use forebay_workload::{Feed, Format, RecordingCounts, Workload, read_recording};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -32,11 +33,34 @@ pub(crate) struct ClusterFlags {
     /// vLLM release whose defaults and rules they follow, 0.11 to 0.32 [default: the last]
     #[arg(long, value_name = "V", conflicts_with = "cluster")]
     vllm_version: Option<String>,
+    /// A calibration file: factors in place of the catalogue's or the cluster file's
+    #[arg(long, value_name = "FILE")]
+    pub(crate) calibration: Option<PathBuf>,
 }
 
 impl ClusterFlags {
-    /// Reads the file, or takes the flags: the block, step and memory limits of the published runs.
+    /// The cluster, with the factors of the calibration if one is given.
     pub(crate) fn read(&self) -> anyhow::Result<Cluster> {
+        let mut cluster = self.read_plain()?;
+        if let Some(calibration) = self.calibration()? {
+            for server in &mut cluster.servers {
+                let mut spec = server.engine.spec.clone();
+                spec.hardware = calibration.apply(&spec.hardware);
+                server.engine = Arc::new(spec.resolve()?);
+            }
+        }
+        Ok(cluster)
+    }
+
+    /// The calibration, if one is given.
+    pub(crate) fn calibration(&self) -> anyhow::Result<Option<Calibration>> {
+        let Some(path) = &self.calibration else { return Ok(None) };
+        let (text, name) = input::text(path)?;
+        Ok(Some(Calibration::read(&text, &name)?))
+    }
+
+    /// Reads the file, or takes the flags: the block, step and memory limits of the published runs.
+    fn read_plain(&self) -> anyhow::Result<Cluster> {
         let Some(path) = &self.cluster else {
             let version = self.vllm_version.as_ref().map_or(Ok(Version::NEWEST), |v| Version::find(v))?;
             let model = match &self.model_config {
@@ -56,6 +80,11 @@ impl ClusterFlags {
 impl ClusterFlags {
     /// The text of the file with its name, or a file that says what the flags say.
     pub(crate) fn text(&self) -> anyhow::Result<(String, String)> {
+        if self.calibration.is_some() {
+            let message =
+                "--calibration: not together with fields that vary; put the factors into a cluster file";
+            return Err(Unusable(message.to_owned()).into());
+        }
         let Some(path) = &self.cluster else {
             // Checked as a list first, so that what is wrong is said of the flag.
             self.read()?;
@@ -352,6 +381,7 @@ mod tests {
             engines: "2xh100,a100".to_owned(),
             model: "qwen3-14b".to_owned(),
             model_config: None,
+            calibration: None,
             vllm_version: Some("0.15".to_owned()),
         };
         let (text, file) = flags.text().expect("the list is good");

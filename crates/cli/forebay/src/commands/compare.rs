@@ -6,7 +6,6 @@ use crate::input;
 use crate::simulated::{ClusterFlags, engines, threads, with_bar, workload};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use forebay_engine::Calibration;
 use forebay_sim::Cluster;
 use forebay_study::article::{self, Factors};
 use forebay_study::capacity::{Search, capacity};
@@ -38,11 +37,8 @@ pub(crate) struct Compare {
     #[arg(long, conflicts_with_all = ["baseline", "treatment", "study"])]
     ablate: bool,
     /// Efficiency factors of the study's engines; none fits all that was published
-    #[arg(long, value_name = "SET", default_value = "catalogue")]
+    #[arg(long, value_name = "SET", default_value = "catalogue", conflicts_with = "calibration")]
     factors: FactorSet,
-    /// A calibration file with efficiency factors instead
-    #[arg(long, value_name = "FILE", requires = "study", conflicts_with = "factors")]
-    calibration: Option<PathBuf>,
     /// Workload files or presets, by comma
     #[arg(long, value_name = "LIST", value_delimiter = ',', required_unless_present = "study")]
     workload: Vec<String>,
@@ -120,10 +116,8 @@ impl Compare {
     }
 
     fn factors(&self) -> anyhow::Result<Factors> {
-        if let Some(path) = &self.calibration {
-            let (text, name) = input::text(path)?;
-            let calibration = Calibration::read(&text, &name)?;
-            return Ok(Factors::File(name, calibration));
+        if let (Some(path), Some(calibration)) = (&self.cluster.calibration, self.cluster.calibration()?) {
+            return Ok(Factors::File(path.display().to_string(), calibration));
         }
         Ok(match self.factors {
             FactorSet::Catalogue => Factors::Catalogue,

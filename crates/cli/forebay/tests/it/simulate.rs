@@ -147,3 +147,19 @@ fn a_comparison_is_the_same_on_any_number_of_threads() {
             || html.matches("http://").count() == html.matches("http://www.w3.org/2000/svg").count()
     );
 }
+
+#[test]
+fn a_calibration_replaces_the_factors_of_the_servers() {
+    let workload = file("calibrated-workload.yaml", WORKLOAD);
+    let slow = file("slow.yaml", "version: 1\nhardware: {h100: {request: 500ms}}\n");
+    let other = file("other.yaml", "version: 1\nhardware: {a100: {request: 500ms}}\n");
+    let simulate = |more: &[&str]| {
+        let args = [&["simulate", "--json", "--workload", workload.to_str().unwrap()], more].concat();
+        let v: serde_json::Value = serde_json::from_str(&run(&args).good()).unwrap();
+        v["classes"][0]["latencies"]["ttft"]["mean_ns"].as_f64().unwrap() / 1e6
+    };
+    let plain = simulate(&[]);
+    let slowed = simulate(&["--calibration", slow.to_str().unwrap()]);
+    assert!((400.0..600.0).contains(&(slowed - plain)), "{plain} {slowed}");
+    assert_eq!(simulate(&["--calibration", other.to_str().unwrap()]), plain, "another GPU's factors");
+}
