@@ -196,6 +196,17 @@ pub(crate) struct Batch {
     pub(crate) duration_ps: u128,
 }
 
+/// One call of the scheduler, as [`Engine::record_plans`] keeps it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Planned {
+    /// Requests of the step, with the tokens each gets, in the order of the batch.
+    pub tokens: Vec<(u64, u32)>,
+    /// Requests that lost their blocks in it.
+    pub preempted: Vec<u64>,
+    /// Blocks that no request holds after it.
+    pub free_blocks: u32,
+}
+
 /// One vLLM server.
 ///
 /// Calls come in the order of their times. A request reaches the scheduler [`crate::Factors::request`]
@@ -237,6 +248,7 @@ pub struct Engine {
     pub(crate) counters: Published,
     pub(crate) published: Published,
     pub(crate) gaps: Option<Box<Gaps>>,
+    pub(crate) planned: Option<Vec<Planned>>,
     /// The last composition and its cost: in steady decoding it is the same for many steps.
     pub(crate) priced: (Composition, StepCost),
     /// How long steps take, in thousandths of what the latency model says.
@@ -287,6 +299,7 @@ impl Engine {
             ended: 0,
             quiet: 0,
             gaps: None,
+            planned: None,
             counters: Published::default(),
             published: Published::default(),
             priced: Default::default(),
@@ -342,6 +355,17 @@ impl Engine {
     /// in both modes.
     pub fn gaps(&self) -> Option<&Gaps> {
         self.gaps.as_deref()
+    }
+
+    /// Keeps what the scheduler plans from now on, for comparisons. Meant for exact mode: sequences that macro
+    /// mode takes in bulk are not told one by one.
+    pub fn record_plans(&mut self) {
+        self.planned.get_or_insert_default();
+    }
+
+    /// What was planned since [`Engine::record_plans`] or the last call of this; nothing without the former.
+    pub fn take_plans(&mut self) -> Vec<Planned> {
+        self.planned.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// The KV blocks.

@@ -1,6 +1,6 @@
 //! Putting one step together, as vLLM's v1 scheduler does.
 
-use crate::engine::{Batch, Engine, EngineEvent, Entry};
+use crate::engine::{Batch, Engine, EngineEvent, Entry, Planned};
 use crate::latency::Composition;
 use crate::seq::Place;
 use crate::spec::Scheduling;
@@ -11,6 +11,7 @@ impl Engine {
     /// preempted on the way.
     pub(crate) fn plan(&mut self, at: Nanos, batch: &mut Batch, out: &mut Vec<EngineEvent>) -> bool {
         batch.entries.clear();
+        let before = out.len();
         let mut budget = self.config.max_num_batched_tokens;
         self.plan_group(batch);
         budget -= batch.group;
@@ -24,7 +25,23 @@ impl Engine {
             self.price(batch);
             self.plans += 1;
         }
+        if self.planned.is_some() && (batch.active || preempted) {
+            self.tell_plan(batch, &out[before..]);
+        }
         preempted
+    }
+
+    fn tell_plan(&mut self, batch: &Batch, events: &[EngineEvent]) {
+        let lost = |e: &EngineEvent| match e {
+            EngineEvent::Preempted { id, .. } => Some(*id),
+            _ => None,
+        };
+        let plan = Planned {
+            tokens: batch.entries.iter().map(|e| (self.seqs[e.slot as usize].id, e.tokens)).collect(),
+            preempted: events.iter().filter_map(lost).collect(),
+            free_blocks: self.blocks.free(),
+        };
+        self.planned.get_or_insert_default().push(plan);
     }
 
     /// Running requests first, in order. A request that needs nothing is passed over; one that finds no
