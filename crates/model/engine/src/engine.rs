@@ -243,6 +243,8 @@ pub struct Engine {
     /// Steps put together, and steps ended: never more than two apart.
     pub(crate) plans: u64,
     pub(crate) ended: u64,
+    /// Steps that had ended when the last one was put together.
+    pub(crate) ended_at_plan: u64,
     /// How many step ends from here on only count up, whenever they come, unless an arrival is seen.
     pub(crate) quiet: u64,
     pub(crate) counters: Published,
@@ -297,6 +299,7 @@ impl Engine {
             admissions: 0,
             plans: 0,
             ended: 0,
+            ended_at_plan: 0,
             quiet: 0,
             gaps: None,
             planned: None,
@@ -609,14 +612,24 @@ impl Engine {
     }
 
     /// Frees a request's blocks, the deepest first, so that the front of a prefix stays cached longest.
-    /// `keep` lets the request find those that nobody else can ask for again.
+    /// Full blocks are cached, whether or not anybody will ask for them; `keep` lets the request find those
+    /// that nobody else can ask for again.
     pub(crate) fn release_blocks(&mut self, slot: u32, keep: bool) {
         let seq = &mut self.seqs[slot as usize];
         let full = seq.settled / self.config.spec.block_size;
         let whole = seq.prefix.len() as u32;
-        let kept = if keep && seq.named.len() as u32 == whole { full - full.min(whole) } else { 0 };
-        self.blocks.release(seq.own - kept);
-        self.blocks.keep(slot, kept);
+        let cached = if seq.named.len() as u32 == whole { full - full.min(whole) } else { 0 };
+        let blank = seq.own - cached;
+        if self.config.spec.version.blank_blocks_first {
+            self.blocks.release_first(blank);
+        } else {
+            self.blocks.release(blank);
+        }
+        if keep {
+            self.blocks.keep(slot, cached);
+        } else {
+            self.blocks.release(cached);
+        }
         while let Some(block) = seq.named.pop() {
             self.blocks.release_named(block);
         }

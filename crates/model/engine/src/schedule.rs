@@ -24,6 +24,7 @@ impl Engine {
             batch.index = self.plans;
             self.price(batch);
             self.plans += 1;
+            self.ended_at_plan = self.ended;
         }
         if self.planned.is_some() && (batch.active || preempted) {
             self.tell_plan(batch, &out[before..]);
@@ -124,10 +125,14 @@ impl Engine {
         if self.running.is_empty() && self.group.len() == 0 { 0 } else { self.config.watermark_blocks }
     }
 
-    /// Tokens of the next chunk.
+    /// Tokens of the next chunk. Admissions and preemptions do not change who counts as alone, so this is
+    /// the same all through a plan.
     pub(crate) fn chunk(&self, wanted: u32, budget: u32) -> u32 {
-        let limit = match self.config.spec.long_prefill_token_threshold {
+        let spec = &self.config.spec;
+        let alone = || self.running.len() + self.group.len() + self.waiting.len() <= 1;
+        let limit = match spec.long_prefill_token_threshold {
             0 => u32::MAX,
+            _ if spec.version.sole_prefill_whole && alone() => u32::MAX,
             n => n,
         };
         wanted.min(limit).min(budget)
