@@ -50,13 +50,21 @@ def workload(rng, number):
             text = list(rng.choice(heads))
         text = text + [rng.randrange(1000, 4000) for _ in range(rng.randrange(1, 150))]
         text = text[:room]
+        if before:
+            before["followed"] = True
         requests.append({
-            "id": i, "at": at, "text": text,
+            "id": i, "at": at, "text": text, "followed": False,
             "output": min(rng.choice([1, 2, 20, 60, 200]), config["length"] - len(text)),
             "priority": rng.randrange(3) if config["priority"] else 0,
         })
     config["requests"] = requests
     return config
+
+
+def names(r):
+    """Hashes of the blocks that others may ask for. The engine treats the rest apart, so every other request
+    that nobody continues names its prompt alone."""
+    return hashes(r["text"] + (output(r["id"], r["output"]) if r["followed"] or r["id"] % 2 else []))
 
 
 def output(request, n):
@@ -174,7 +182,7 @@ def main():
     lines = []
     for w in works:
         requests = [{k: r[k] for k in ("id", "at", "output", "priority")}
-                    | {"prompt": len(r["text"]), "hashes": hashes(r["text"] + output(r["id"], r["output"]))}
+                    | {"prompt": len(r["text"]), "hashes": names(r)}
                     for r in w["requests"]]
         lines.append(json.dumps({**w, "requests": requests}))
     ours = subprocess.run([asked.oracle], input="\n".join(lines), capture_output=True, text=True, check=True)
