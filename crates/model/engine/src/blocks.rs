@@ -177,6 +177,22 @@ impl BlockPool {
         }
     }
 
+    /// Gives back `n` blocks without a name, to the front of the free list: they are handed out next.
+    pub fn release_first(&mut self, n: u32) {
+        if n == 0 {
+            return;
+        }
+        let first = self.nodes[END as usize].next;
+        let head = &mut self.nodes[first as usize];
+        if first != END && !head.named && head.owner == NONE {
+            head.count += n;
+            self.free += n;
+        } else {
+            let run = self.node(Node { count: n, ..EMPTY });
+            self.link(run, END, first);
+        }
+    }
+
     /// Gives one hold on a named block back; with the last one it goes to the end of the free list, still
     /// cached.
     pub fn release_named(&mut self, block: u32) {
@@ -285,11 +301,15 @@ impl BlockPool {
 
     /// To the end of the free list.
     fn append(&mut self, index: u32) {
-        let last = self.nodes[END as usize].prev;
-        self.nodes[index as usize].prev = last;
-        self.nodes[index as usize].next = END;
-        self.nodes[last as usize].next = index;
-        self.nodes[END as usize].prev = index;
+        self.link(index, self.nodes[END as usize].prev, END);
+    }
+
+    /// Into the free list between two neighbours.
+    fn link(&mut self, index: u32, prev: u32, next: u32) {
+        self.nodes[index as usize].prev = prev;
+        self.nodes[index as usize].next = next;
+        self.nodes[prev as usize].next = index;
+        self.nodes[next as usize].prev = index;
         self.free += self.nodes[index as usize].count;
     }
 
@@ -423,7 +443,7 @@ mod tests {
             let some = draws.below(p, i, 1, 5) as u32;
             let owner = draws.below(p, i, 3, 3) as u32;
             let held: Vec<u32> = model.named.iter().filter(|(_, v)| v.1 > 0).map(|(&b, _)| b).collect();
-            match draws.below(p, i, 0, 7) {
+            match draws.below(p, i, 0, 8) {
                 0 => assert_eq!(pool.take(some), model.take(some)),
                 1 if model.blank >= some => {
                     model.blank -= some;
@@ -452,6 +472,11 @@ mod tests {
                     model.blank -= some;
                     model.free.extend((0..some).rev().map(|depth| Free::Kept(owner, depth)));
                     pool.keep(owner, some);
+                }
+                7 if model.blank >= some => {
+                    model.blank -= some;
+                    (0..some).for_each(|_| model.free.push_front(Free::Blank));
+                    pool.release_first(some);
                 }
                 6 if some <= model.kept(owner) => {
                     model.take_kept(owner, some);

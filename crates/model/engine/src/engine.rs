@@ -196,6 +196,17 @@ pub(crate) struct Batch {
     pub(crate) duration_ps: u128,
 }
 
+/// One call of the scheduler, as [`Engine::record_plans`] keeps it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Planned {
+    /// Requests of the step, with the tokens each gets, in the order of the batch.
+    pub tokens: Vec<(u64, u32)>,
+    /// Requests that lost their blocks in it.
+    pub preempted: Vec<u64>,
+    /// Blocks that no request holds after it.
+    pub free_blocks: u32,
+}
+
 /// One vLLM server.
 ///
 /// Calls come in the order of their times. A request reaches the scheduler [`crate::Factors::request`]
@@ -232,11 +243,14 @@ pub struct Engine {
     /// Steps put together, and steps ended: never more than two apart.
     pub(crate) plans: u64,
     pub(crate) ended: u64,
+    /// Steps that had ended when the last one was put together.
+    pub(crate) ended_at_plan: u64,
     /// How many step ends from here on only count up, whenever they come, unless an arrival is seen.
     pub(crate) quiet: u64,
     pub(crate) counters: Published,
     pub(crate) published: Published,
     pub(crate) gaps: Option<Box<Gaps>>,
+    pub(crate) planned: Option<Vec<Planned>>,
     /// The last composition and its cost: in steady decoding it is the same for many steps.
     pub(crate) priced: (Composition, StepCost),
     /// How long steps take, in thousandths of what the latency model says.
@@ -285,8 +299,10 @@ impl Engine {
             admissions: 0,
             plans: 0,
             ended: 0,
+            ended_at_plan: 0,
             quiet: 0,
             gaps: None,
+            planned: None,
             counters: Published::default(),
             published: Published::default(),
             priced: Default::default(),
@@ -342,6 +358,17 @@ impl Engine {
     /// in both modes.
     pub fn gaps(&self) -> Option<&Gaps> {
         self.gaps.as_deref()
+    }
+
+    /// Keeps what the scheduler plans from now on, for comparisons. Meant for exact mode: sequences that macro
+    /// mode takes in bulk are not told one by one.
+    pub fn record_plans(&mut self) {
+        self.planned.get_or_insert_default();
+    }
+
+    /// What was planned since [`Engine::record_plans`] or the last call of this; nothing without the former.
+    pub fn take_plans(&mut self) -> Vec<Planned> {
+        self.planned.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// The KV blocks.
@@ -585,14 +612,24 @@ impl Engine {
     }
 
     /// Frees a request's blocks, the deepest first, so that the front of a prefix stays cached longest.
-    /// `keep` lets the request find those that nobody else can ask for again.
+    /// Full blocks are cached, whether or not anybody will ask for them; `keep` lets the request find those
+    /// that nobody else can ask for again.
     pub(crate) fn release_blocks(&mut self, slot: u32, keep: bool) {
         let seq = &mut self.seqs[slot as usize];
         let full = seq.settled / self.config.spec.block_size;
         let whole = seq.prefix.len() as u32;
-        let kept = if keep && seq.named.len() as u32 == whole { full - full.min(whole) } else { 0 };
-        self.blocks.release(seq.own - kept);
-        self.blocks.keep(slot, kept);
+        let cached = if seq.named.len() as u32 == whole { full - full.min(whole) } else { 0 };
+        let blank = seq.own - cached;
+        if self.config.spec.version.blank_blocks_first {
+            self.blocks.release_first(blank);
+        } else {
+            self.blocks.release(blank);
+        }
+        if keep {
+            self.blocks.keep(slot, cached);
+        } else {
+            self.blocks.release(cached);
+        }
         while let Some(block) = seq.named.pop() {
             self.blocks.release_named(block);
         }

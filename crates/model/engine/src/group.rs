@@ -176,7 +176,10 @@ impl Engine {
         seq.out = (seq.base_out + ended) as u32;
         seq.pending = (plans - ended) as u32;
         if self.config.spec.prefix_caching {
-            seq.settled = seq.settled.max(seq.known() - 1);
+            // What was known at the last plan, or at the last step end if that came after it.
+            let planned = i64::from(seq.prompt) + seq.base_out + self.ended_at_plan as i64;
+            let planned = planned.clamp(0, i64::from(seq.computed)) as u32;
+            seq.settled = seq.settled.max(planned).max(seq.computed - seq.pending);
         }
         seq.own = seq.computed.div_ceil(self.config.spec.block_size) - seq.named.len() as u32;
         if self.ended > seq.joined {
@@ -306,6 +309,7 @@ impl Engine {
         debug_assert!(taken, "room was checked");
         self.plans += n;
         self.ended += n;
+        self.ended_at_plan = self.ended;
         self.quiet -= n;
         self.current.index += n;
         self.next.index += n;

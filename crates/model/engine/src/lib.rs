@@ -40,7 +40,9 @@ mod tests;
 
 pub use blocks::BlockPool;
 pub use calibration::Calibration;
-pub use engine::{Aborted, ArriveError, Engine, EngineEvent, FinishReason, Job, Published, StepMode};
+pub use engine::{
+    Aborted, ArriveError, Engine, EngineEvent, FinishReason, Job, Planned, Published, StepMode,
+};
 pub use gaps::Gaps;
 pub use hardware::{Factors, HARDWARE, Hardware};
 pub use latency::{Composition, Demand, Latency, StepCost, Work};

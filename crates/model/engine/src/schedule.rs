@@ -1,6 +1,6 @@
 //! Putting one step together, as vLLM's v1 scheduler does.
 
-use crate::engine::{Batch, Engine, EngineEvent, Entry};
+use crate::engine::{Batch, Engine, EngineEvent, Entry, Planned};
 use crate::latency::Composition;
 use crate::seq::Place;
 use crate::spec::Scheduling;
@@ -11,6 +11,7 @@ impl Engine {
     /// preempted on the way.
     pub(crate) fn plan(&mut self, at: Nanos, batch: &mut Batch, out: &mut Vec<EngineEvent>) -> bool {
         batch.entries.clear();
+        let before = out.len();
         let mut budget = self.config.max_num_batched_tokens;
         self.plan_group(batch);
         budget -= batch.group;
@@ -23,8 +24,25 @@ impl Engine {
             batch.index = self.plans;
             self.price(batch);
             self.plans += 1;
+            self.ended_at_plan = self.ended;
+        }
+        if self.planned.is_some() && (batch.active || preempted) {
+            self.tell_plan(batch, &out[before..]);
         }
         preempted
+    }
+
+    fn tell_plan(&mut self, batch: &Batch, events: &[EngineEvent]) {
+        let lost = |e: &EngineEvent| match e {
+            EngineEvent::Preempted { id, .. } => Some(*id),
+            _ => None,
+        };
+        let plan = Planned {
+            tokens: batch.entries.iter().map(|e| (self.seqs[e.slot as usize].id, e.tokens)).collect(),
+            preempted: events.iter().filter_map(lost).collect(),
+            free_blocks: self.blocks.free(),
+        };
+        self.planned.get_or_insert_default().push(plan);
     }
 
     /// Running requests first, in order. A request that needs nothing is passed over; one that finds no
@@ -107,10 +125,14 @@ impl Engine {
         if self.running.is_empty() && self.group.len() == 0 { 0 } else { self.config.watermark_blocks }
     }
 
-    /// Tokens of the next chunk.
+    /// Tokens of the next chunk. Admissions and preemptions do not change who counts as alone, so this is
+    /// the same all through a plan.
     pub(crate) fn chunk(&self, wanted: u32, budget: u32) -> u32 {
-        let limit = match self.config.spec.long_prefill_token_threshold {
+        let spec = &self.config.spec;
+        let alone = || self.running.len() + self.group.len() + self.waiting.len() <= 1;
+        let limit = match spec.long_prefill_token_threshold {
             0 => u32::MAX,
+            _ if spec.version.sole_prefill_whole && alone() => u32::MAX,
             n => n,
         };
         wanted.min(limit).min(budget)

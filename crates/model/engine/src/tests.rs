@@ -1,6 +1,6 @@
 //! Tests of the engine as a whole: vLLM's behaviours one by one, then invariants under random load.
 
-use crate::{Engine, EngineEvent, EngineSpec, FinishReason, Job, Resolved, Scheduling, StepMode};
+use crate::{Engine, EngineEvent, EngineSpec, FinishReason, Job, Resolved, Scheduling, StepMode, Version};
 use forebay_base::{Nanos, Span};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -204,12 +204,48 @@ fn long_prompts_are_cut_into_chunks_and_running_requests_come_first() {
     let third = step_ends(&events)[2].0;
     assert_eq!(tokens_of(&events, 2), [third]);
     assert_eq!(tokens_of(&events, 1)[2], third);
+}
 
-    spec.long_prefill_token_threshold = 16;
-    let mut engine = Engine::new(&resolved(&spec), Nanos::ZERO);
-    engine.arrive(Nanos::ZERO, job(1, 40, 1)).unwrap();
-    let tokens: Vec<u32> = step_ends(&run(&mut engine)).into_iter().map(|e| e.1).collect();
-    assert_eq!(tokens, [16, 16, 8]);
+/// Since 0.31 the threshold is for prompts that others would have to wait for.
+#[test]
+fn the_threshold_cuts_prompts_unless_they_are_alone() {
+    let tokens = |version: &str, requests: u64| {
+        let mut spec = tiny(100);
+        spec.version = Version::find(version).unwrap();
+        spec.max_num_batched_tokens = Some(64);
+        spec.max_num_seqs = Some(8);
+        spec.long_prefill_token_threshold = 16;
+        let mut engine = Engine::new(&resolved(&spec), Nanos::ZERO);
+        for id in 0..requests {
+            engine.arrive(Nanos::ZERO, job(id, 40, 1)).unwrap();
+        }
+        step_ends(&run(&mut engine)).into_iter().map(|e| e.1).collect::<Vec<u32>>()
+    };
+    assert_eq!(tokens("0.30", 1), [16, 16, 8]);
+    assert_eq!(tokens("0.31", 1), [40]);
+    assert_eq!(tokens("0.30", 2), [32, 32, 16]);
+    assert_eq!(tokens("0.31", 2), [32, 32, 16]);
+}
+
+/// Of six blocks a request leaves two cached, and another three cached and one that is not full. A third takes
+/// one: that one, or before 0.28 the one freed first, which is the deepest of the first request.
+#[test]
+fn blocks_that_cannot_be_hit_are_taken_first() {
+    let left = |version: &str| {
+        let mut spec = tiny(6);
+        spec.version = Version::find(version).unwrap();
+        let mut engine = Engine::new(&resolved(&spec), Nanos::ZERO);
+        let mut all = Vec::new();
+        for (id, prompt) in [(1, 40), (2, 60), (3, 10)] {
+            let name = [7, 8, 9][id as usize - 1];
+            let names = prefix(name, id, 8, prompt / 16);
+            engine.arrive(engine.published().at, Job { prefix: names, ..job(id, prompt, 1) }).unwrap();
+            all.extend(run(&mut engine));
+        }
+        (0..2).map(|i| engine.blocks().lookup((7 << 32) | i).is_some()).collect::<Vec<_>>()
+    };
+    assert_eq!(left("0.27"), [true, false]);
+    assert_eq!(left("0.28"), [true, true]);
 }
 
 #[test]
@@ -427,14 +463,24 @@ fn inputs() -> impl Strategy<Value = Vec<Input>> {
 }
 
 fn specs() -> impl Strategy<Value = EngineSpec> {
-    let rules = (any::<bool>(), any::<bool>(), 0u64..2000, 0.0..0.2f64);
+    let release = prop_oneof![Just("0.27"), Just("0.32")];
+    let rules = (any::<bool>(), any::<bool>(), 0u64..2000, 0.0..0.2f64, release);
     (13u32..60, 1u32..9, 0u32..3, any::<bool>(), any::<bool>(), prop_oneof![Just(0u32), Just(24)], rules)
         .prop_map(
-            |(blocks, seqs, budget, caching, priority, threshold, (pipelined, gate, request, watermark))| {
+            |(
+                blocks,
+                seqs,
+                budget,
+                caching,
+                priority,
+                threshold,
+                (pipelined, gate, request, watermark, release),
+            )| {
                 let mut spec = tiny(blocks);
+                spec.version = Version::find(release).unwrap();
                 spec.async_scheduling = Some(pipelined);
                 spec.reserve_full_prompt = Some(gate);
-                spec.watermark = watermark;
+                spec.watermark = if spec.version.has_watermark { watermark } else { 0.0 };
                 spec.hardware.factors.request = Span::micros(request);
                 spec.max_num_seqs = Some(seqs);
                 spec.max_num_batched_tokens = Some([16, 64, 512][budget as usize].max(seqs));

@@ -21,9 +21,9 @@ pub struct Version {
     pub has_watermark: bool,
     /// Whether a request that is alone ignores `--long-prefill-token-threshold`.
     pub sole_prefill_whole: bool,
-    /// Whether a running request that had its turn already, and is preempted for one behind it, makes the
-    /// scheduler pass over the next one in that step.
-    pub preemption_skips: bool,
+    /// Whether blocks that cannot be hit go to the front of the free list when they are freed, so that all
+    /// cached ones outlast them; to its end otherwise.
+    pub blank_blocks_first: bool,
     /// Distance of the captured CUDA graph sizes above 256 tokens.
     pub capture_step: u32,
 }
@@ -45,7 +45,7 @@ impl Version {
             reserve_full_prompt: if minor >= 19 { Some(true) } else { None },
             has_watermark: minor >= 24,
             sole_prefill_whole: minor >= 31,
-            preemption_skips: first_of_all,
+            blank_blocks_first: minor >= 28,
             capture_step: if first_of_all { 8 } else { 16 },
         }
     }
@@ -105,6 +105,7 @@ mod tests {
         assert_eq!((v("0.18").reserve_full_prompt, v("0.19").reserve_full_prompt), (None, Some(true)));
         assert_eq!((v("0.19").gpu_memory_utilization, v("0.20").gpu_memory_utilization), (0.9, 0.92));
         assert!(!v("0.23").has_watermark && v("0.24").has_watermark);
+        assert!(!v("0.27").blank_blocks_first && v("0.28").blank_blocks_first);
         assert!(!v("0.30").sole_prefill_whole && v("0.31").sole_prefill_whole);
     }
 }
