@@ -78,7 +78,10 @@ pub(crate) fn json_file(dir: &Path, name: &str, value: &Value) -> anyhow::Result
 /// The run as one HTML page.
 fn page(seen: &Seen, server: &Server, seed: u64) -> String {
     let run = &seen.run;
-    let about = About::observed(&run.workload, &server.url.to_string(), &run.endpoints, seed);
+    let mut about = About::observed(&run.workload, &server.url.to_string(), &run.endpoints, seed);
+    for problem in seen.says.schedule.problems() {
+        about.config = format!("{}; INVALID: {problem}", about.config);
+    }
     let rows: Vec<Row> = run.rows().copied().collect();
     let endpoints = endpoints_of(&rows, run.workload.mode.measured());
     let (summary, timeline) = (&seen.says.summary, None);
