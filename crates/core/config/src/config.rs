@@ -5,7 +5,7 @@ use crate::instances::Instance;
 use crate::proxy::ProxyConfig;
 use forebay_base::{Diagnostics, Span};
 use forebay_kernel::plan::{
-    BandPlan, BandTemplate, Driver, FlowPlan, Plan, PrefixPlan, Profile, WeightedScorer,
+    BandPlan, BandTemplate, Driver, FlowPlan, Plan, PrefillPlan, PrefixPlan, Profile, WeightedScorer,
 };
 use forebay_kernel::plugin::Kind;
 use std::sync::Arc;
@@ -18,8 +18,10 @@ pub struct Config {
     /// All plugins: the configured ones in the order of the file, then the injected ones. The other
     /// fields refer to them by index.
     pub plugins: Vec<Instance>,
-    /// The scheduling profile.
+    /// The scheduling profile; with disaggregation, the one that chooses where to decode.
     pub profile: ProfileConfig,
+    /// The profile that chooses where to compute prompts, if one is used.
+    pub prefill: Option<PrefillConfig>,
     /// The profile handler.
     pub handler: usize,
     /// The saturation detector.
@@ -43,6 +45,15 @@ pub struct ProfileConfig {
     pub name: String,
     /// Its plugins in the order of the file, a picker last if none was listed.
     pub plugins: Vec<ProfilePlugin>,
+}
+
+/// The profile that chooses where to compute prompts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PrefillConfig {
+    /// The profile.
+    pub profile: ProfileConfig,
+    /// The plugin that decides when; `None`: always.
+    pub decider: Option<usize>,
 }
 
 /// A plugin in a profile.
@@ -152,7 +163,8 @@ impl Config {
             flow: self.flow.as_ref().map(|f| self.flow_plan(f, priorities)),
             detector: part(self.plugins[self.detector].built.detector.as_ref()),
             admitters: self.plugins.iter().filter_map(|i| i.built.admitter.clone()).collect(),
-            profile: self.profile_plan(),
+            profile: self.profile_plan(&self.profile),
+            prefill: self.prefill.as_ref().map(|p| self.prefill_plan(p)),
             prefix: self.prefix_plan(),
             inflight: self.plugins.iter().find_map(|i| i.built.inflight).unwrap_or_default(),
             live_routing: self.flow.as_ref().is_some_and(|f| f.live_routing),
@@ -163,11 +175,16 @@ impl Config {
         self.plugins.iter().find_map(|i| i.built.prefix)
     }
 
-    fn profile_plan(&self) -> Profile {
+    fn prefill_plan(&self, p: &PrefillConfig) -> PrefillPlan {
+        let decider = p.decider.map(|i| part(self.plugins[i].built.decider.as_ref()));
+        PrefillPlan { profile: self.profile_plan(&p.profile), decider }
+    }
+
+    fn profile_plan(&self, profile: &ProfileConfig) -> Profile {
         let mut filters = Vec::new();
         let mut scorers = Vec::new();
         let mut picker = None;
-        for p in &self.profile.plugins {
+        for p in &profile.plugins {
             let Instance { name, built, .. } = &self.plugins[p.plugin];
             filters.extend(built.filter.clone());
             if let Some(scorer) = built.scorer.clone() {
@@ -176,7 +193,7 @@ impl Config {
             }
             picker = picker.or(built.picker.as_ref());
         }
-        Profile { name: self.profile.name.clone(), filters, scorers, picker: part(picker) }
+        Profile { name: profile.name.clone(), filters, scorers, picker: part(picker) }
     }
 
     fn flow_plan(&self, f: &FlowConfig, priorities: &[i32]) -> FlowPlan {

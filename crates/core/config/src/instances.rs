@@ -346,6 +346,7 @@ pub(crate) fn serves(instance: &Instance, kind: Kind) -> bool {
             Kind::OrderingPolicy => b.ordering.is_some(),
             Kind::Gate => b.gate.is_some(),
             Kind::Admitter => b.admitter.is_some(),
+            Kind::PrefillDecider => b.decider.is_some(),
             Kind::ProfileHandler
             | Kind::DataProducer
             | Kind::DataSource

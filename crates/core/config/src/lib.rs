@@ -17,6 +17,7 @@ mod params;
 mod print;
 pub mod proxy;
 mod schema;
+mod stages;
 pub mod table;
 
 pub use config::Config;

@@ -5,6 +5,7 @@ use crate::fields;
 use crate::flow;
 use crate::gates::{FLOW_CONTROL, Gates};
 use crate::instances::{Index, Instances, Options, serves};
+use crate::stages;
 use crate::table::{self, Item, Shape};
 use forebay_base::{Diagnostic, Diagnostics, Position, Severity};
 use forebay_document::{Content, Node, parse};
@@ -31,7 +32,6 @@ schedulingProfiles:
 ";
 
 const DEFAULT_DETECTOR: &str = "utilization-detector";
-const DEFAULT_HANDLER: &str = "single-profile-handler";
 const DEFAULT_PICKER: &str = "max-score-picker";
 const DEFAULT_PARSERS: [&str; 4] =
     ["openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser"];
@@ -107,7 +107,7 @@ fn resolve(
     let mut all = Instances::read(top.items("plugins"), listed, catalogue, options, found);
 
     let profiles = profiles(&top, &mut all, found);
-    let handler = handler(&top, &profiles, &mut all, found);
+    let stages = stages::read(&top, profiles, &mut all, found);
     let flow_on = gates.is_open(FLOW_CONTROL);
     flow::inject(&top, &mut all, found);
     let parser_names = inject_parsers(&top, &mut all, found);
@@ -128,15 +128,16 @@ fn resolve(
     if found.has_errors() {
         return None;
     }
-    let (plugins, detector) = (all.finish(), detector?);
+    let (plugins, detector, stages) = (all.finish(), detector?, stages?);
     if let Some(f) = &flow {
         flow::warn_blind(&top, f, &plugins[detector], found);
     }
     Some(Config {
         gates,
         plugins,
-        profile: profiles.into_iter().next()?,
-        handler: handler?,
+        profile: stages.profile,
+        prefill: stages.prefill,
+        handler: stages.handler,
         detector,
         flow,
         data_layer,
@@ -245,46 +246,6 @@ fn pickers(
             if let Some(plugin) = all.named(DEFAULT_PICKER, Kind::Picker, found) {
                 profile.plugins.push(ProfilePlugin { plugin, weight: None });
             }
-        }
-    }
-}
-
-/// The one profile handler.
-fn handler(
-    top: &Item,
-    profiles: &[ProfileConfig],
-    all: &mut Instances<'_>,
-    found: &mut Diagnostics,
-) -> Option<Index> {
-    let handlers = |all: &Instances<'_>| -> Vec<Index> {
-        all.good().filter(|(_, i)| serves(i, Kind::ProfileHandler)).map(|(index, _)| index).collect()
-    };
-    let listed = profiles.len();
-    if handlers(all).is_empty() && listed <= 1 {
-        all.inject(DEFAULT_HANDLER, found);
-    }
-    let name = |i: Index| all.at(i).map(|i| i.name.as_str()).unwrap_or_default();
-    match handlers(all).as_slice() {
-        [one] if listed <= 1 => Some(*one),
-        [one] => {
-            let message = format!("{:?} supports one scheduling profile, and there are {listed}", name(*one));
-            found.push(top.error_at("schedulingProfiles", message).expected("a multi-profile handler"));
-            None
-        }
-        [] => {
-            // A handler that is not supported has been reported already.
-            if !all.some_failed() {
-                let message = format!("no profile handler is configured for {listed} scheduling profiles");
-                found.push(
-                    top.error_at("schedulingProfiles", message).expected("exactly one profile handler"),
-                );
-            }
-            None
-        }
-        [first, second, ..] => {
-            let message = format!("{:?} and {:?} are both profile handlers", name(*first), name(*second));
-            found.push(top.error_at("plugins", message).expected("exactly one profile handler"));
-            None
         }
     }
 }

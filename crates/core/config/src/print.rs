@@ -1,6 +1,6 @@
 //! The effective configuration as YAML.
 
-use crate::config::{BandConfig, Config, FlowConfig};
+use crate::config::{BandConfig, Config, FlowConfig, ProfileConfig};
 use crate::fields::{API_VERSION, KIND};
 use crate::proxy::ProxyConfig;
 use forebay_base::Span;
@@ -34,7 +34,7 @@ fn document(c: &Config) -> Out {
         ("kind", Out::Scalar(KIND.to_owned())),
         ("featureGates", Out::List(gates)),
         ("plugins", plugins(c)),
-        ("schedulingProfiles", Out::List(vec![profile(c)])),
+        ("schedulingProfiles", Out::List(profiles(c))),
         ("dataLayer", data_layer(c)),
         ("flowControl", flow(c)),
     ];
@@ -78,13 +78,18 @@ fn plugins(c: &Config) -> Out {
     Out::List(c.plugins.iter().map(plugin).collect())
 }
 
-fn profile(c: &Config) -> Out {
-    let plugins = c.profile.plugins.iter().map(|p| {
+fn profiles(c: &Config) -> Vec<Out> {
+    let prefill = c.prefill.iter().map(|p| &p.profile);
+    std::iter::once(&c.profile).chain(prefill).map(|p| profile(c, p)).collect()
+}
+
+fn profile(c: &Config, profile: &ProfileConfig) -> Out {
+    let plugins = profile.plugins.iter().map(|p| {
         let mut fields = vec![("pluginRef", name(c, p.plugin))];
         fields.extend(p.weight.map(|w| ("weight", number(w))));
         Out::Map(fields)
     });
-    Out::Map(vec![("name", text(&c.profile.name)), ("plugins", Out::List(plugins.collect()))])
+    Out::Map(vec![("name", text(&profile.name)), ("plugins", Out::List(plugins.collect()))])
 }
 
 fn data_layer(c: &Config) -> Out {

@@ -63,6 +63,7 @@ fn plan(bands: i32, scorers: &[(&str, f64)]) -> Arc<Plan> {
         }),
         detector: plugin("utilization-detector", &fresh).detector.expect("it is one"),
         admitters: Vec::new(),
+        prefill: None,
         profile: Profile {
             name: "default".into(),
             filters: Vec::new(),

@@ -145,6 +145,8 @@ pub enum Effect {
         id: Id,
         /// Where to.
         endpoint: EndpointId,
+        /// Where its prompt is to be computed first, if not there.
+        prefill: Option<EndpointId>,
         /// Time from offer to dispatch.
         waited: Span,
         /// Prompt tokens that the endpoint is believed to hold.

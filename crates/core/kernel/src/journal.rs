@@ -218,8 +218,20 @@ impl Effects {
         }
     }
 
-    pub(crate) fn log_dispatch(&mut self, now: Nanos, id: Id, to: EndpointId, waited: Span, matched: u32) {
-        self.write(format_args!("< {} dispatch {id} {to} {} {matched}", now.0, waited.0));
+    pub(crate) fn log_dispatch(
+        &mut self,
+        now: Nanos,
+        id: Id,
+        to: EndpointId,
+        waited: Span,
+        matched: u32,
+        prefill: Option<EndpointId>,
+    ) {
+        let (now, waited) = (now.0, waited.0);
+        match prefill {
+            None => self.write(format_args!("< {now} dispatch {id} {to} {waited} {matched}")),
+            Some(p) => self.write(format_args!("< {now} dispatch {id} {to} {waited} {matched} prefill {p}")),
+        }
     }
 
     pub(crate) fn log_end(&mut self, now: Nanos, id: Id, refusal: Refusal, waited: Span) {

@@ -1,7 +1,7 @@
 //! What the configuration turns into: an immutable [`Plan`] that the kernel decides by.
 
 use crate::policy::{
-    Admitter, Detector, FairnessPolicy, Filter, Gate, OrderingPolicy, Picker, Scorer, UsageLimit,
+    Admitter, Decider, Detector, FairnessPolicy, Filter, Gate, OrderingPolicy, Picker, Scorer, UsageLimit,
 };
 use forebay_base::Span;
 use std::sync::Arc;
@@ -15,8 +15,10 @@ pub struct Plan {
     pub detector: Arc<dyn Detector>,
     /// Admitters, asked in order before a request is queued: they protect the queue itself.
     pub admitters: Vec<Arc<dyn Admitter>>,
-    /// How an endpoint is chosen.
+    /// How an endpoint is chosen: with disaggregation, the one that decodes.
     pub profile: Profile,
+    /// How an endpoint is chosen that computes the prompt for another one, if that is wanted at all.
+    pub prefill: Option<PrefillPlan>,
     /// The approximate prefix index, if a plugin in use needs it.
     pub prefix: Option<PrefixPlan>,
     /// Whether scorers read queue length and KV cache use with what is in flight, instead of scraped.
@@ -135,6 +137,16 @@ pub struct BandTemplate {
     pub fairness: Arc<dyn FairnessPolicy>,
     /// Which request of a flow goes next.
     pub ordering: Arc<dyn OrderingPolicy>,
+}
+
+/// Disaggregation: the prompt is computed at one endpoint, and the answer at another.
+#[derive(Clone, Debug)]
+pub struct PrefillPlan {
+    /// How the endpoint that computes the prompt is chosen. If it leaves none, the other one does both.
+    pub profile: Profile,
+    /// Decides, once the endpoint that decodes is chosen; `None`: the prompt's endpoint is chosen first, and
+    /// always.
+    pub decider: Option<Arc<dyn Decider>>,
 }
 
 /// A scheduling profile: filters, then scorers, then the picker.

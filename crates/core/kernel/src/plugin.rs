@@ -6,7 +6,7 @@
 
 use crate::plan::{InflightPlan, PrefixPlan};
 use crate::policy::{
-    Admitter, Detector, FairnessPolicy, Filter, Gate, OrderingPolicy, Picker, Scorer, UsageLimit,
+    Admitter, Decider, Detector, FairnessPolicy, Filter, Gate, OrderingPolicy, Picker, Scorer, UsageLimit,
 };
 use forebay_base::Span;
 use std::sync::Arc;
@@ -22,6 +22,8 @@ pub enum Kind {
     Picker,
     /// Chooses which scheduling profiles run.
     ProfileHandler,
+    /// Decides whether the prompt of a request is computed elsewhere than its answer.
+    PrefillDecider,
     /// Rates how full the pool is: 0 idle, 1 and more saturated.
     SaturationDetector,
     /// Gives each priority band the saturation at which it stops.
@@ -56,6 +58,7 @@ impl Kind {
             Kind::Scorer => "scorer",
             Kind::Picker => "picker",
             Kind::ProfileHandler => "profile handler",
+            Kind::PrefillDecider => "prefill decider",
             Kind::SaturationDetector => "saturation detector",
             Kind::UsageLimitPolicy => "usage limit policy",
             Kind::FairnessPolicy => "fairness policy",
@@ -338,6 +341,24 @@ pub struct Built {
     pub prefix: Option<PrefixPlan>,
     /// As the producer of in-flight load.
     pub inflight: Option<InflightPlan>,
+    /// As a prefill decider.
+    pub decider: Option<Arc<dyn Decider>>,
+    /// As a profile handler of several profiles.
+    pub stages: Option<StageNames>,
+}
+
+/// What a profile handler says of its stages, by names in the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StageNames {
+    /// The profile that chooses the endpoint that decodes.
+    pub decode: String,
+    /// The profile that chooses the endpoint that computes the prompt.
+    pub prefill: String,
+    /// The plugin that decides whether there is such an endpoint; `None`: there is not, unless it is chosen
+    /// first.
+    pub decider: Option<String>,
+    /// Whether the prompt's endpoint is chosen first, and always.
+    pub prefill_first: bool,
 }
 
 /// Everything the outside knows about a plugin type.

@@ -335,6 +335,12 @@ pub trait Scorer: Send + Sync + Debug {
     }
 }
 
+/// Decides whether the prompt of a request is computed elsewhere than its answer.
+pub trait Decider: Send + Sync + Debug {
+    /// Whether to choose an endpoint for the prompt. `decode` is the index of the one for the answer.
+    fn split(&self, d: &Decision<'_>, decode: u32) -> bool;
+}
+
 /// Chooses among rated candidates.
 pub trait Picker: Send + Sync + Debug {
     /// Writes endpoint indices into `out`, best first, at most as many as it is configured for and at

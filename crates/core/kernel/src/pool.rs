@@ -73,9 +73,11 @@ pub struct Sample {
 pub struct Load {
     /// Requests dispatched and not ended.
     pub requests: u32,
-    /// Of these, requests whose first token has not come back.
+    /// Of these, requests whose first token has not come back; not those whose prompt is computed elsewhere:
+    /// they wait there.
     pub pending: u32,
-    /// Estimated prompt tokens of the pending ones that the endpoint is not believed to hold.
+    /// Estimated prompt tokens that the endpoint is not believed to hold, of requests whose first token has not
+    /// come back: to be computed here, or to be transferred to here.
     pub pending_tokens: u64,
     /// Tokens in flight as `inflight-load-producer` counts them: uncached prompt tokens until the first
     /// token comes back, or, if it adds estimated output, both until the end.

@@ -18,6 +18,8 @@ pub(crate) struct Queued {
 #[derive(Clone, Debug)]
 pub(crate) struct Running {
     pub(crate) endpoint: EndpointId,
+    /// Where its prompt is computed, if not there; until the first token has come back.
+    pub(crate) prefill: Option<Prefill>,
     /// When it was dispatched.
     pub(crate) since: Nanos,
     /// Whether it counts as waiting in the engine.
@@ -41,6 +43,23 @@ impl Running {
     pub(crate) fn tenant(&self) -> Tenant {
         let Running { priority, endpoint, uncached, decoding, .. } = *self;
         Tenant { priority, endpoint, prompt_tokens: uncached, decoding }
+    }
+}
+
+/// The prompt of a running request at an endpoint of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Prefill {
+    pub(crate) endpoint: EndpointId,
+    /// Prompt tokens that this endpoint was not believed to hold.
+    pub(crate) uncached: u64,
+    /// What it adds to [`crate::pool::Load::tokens`] there.
+    pub(crate) tokens: u64,
+}
+
+impl Running {
+    /// Where it waits until its first token has come back.
+    pub(crate) fn waits_at(&self) -> EndpointId {
+        self.prefill.map_or(self.endpoint, |p| p.endpoint)
     }
 }
 

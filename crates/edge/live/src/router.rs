@@ -60,7 +60,7 @@ pub enum Refused {
 
 #[derive(Debug)]
 pub(crate) enum Verdict {
-    Go { endpoint: EndpointId, waited: Span, matched_tokens: u32 },
+    Go { endpoint: EndpointId, prefill: Option<EndpointId>, waited: Span, matched_tokens: u32 },
     Refused(Refused),
 }
 
@@ -281,6 +281,7 @@ impl Router {
             since,
             waited: Span::ZERO,
             matched_tokens: 0,
+            prefill: None,
             untold: 0,
         };
         if self.flow_control() && !decided.before_the_queue() {
@@ -296,12 +297,13 @@ impl Router {
             }
         };
         match verdict {
-            Verdict::Go { endpoint, waited, matched_tokens } => {
+            Verdict::Go { endpoint, prefill, waited, matched_tokens } => {
                 ticket.decided(QueueOutcome::Dispatched, waited);
                 ticket.state = TicketState::Running { first_token: false };
                 series.started();
                 ticket.matched_tokens = matched_tokens;
                 ticket.upstream = self.endpoints.get(endpoint);
+                ticket.prefill = prefill.and_then(|p| self.endpoints.get(p));
                 ticket.arrived_at_endpoint();
                 Ok(ticket)
             }
@@ -604,8 +606,8 @@ fn effect_id(e: &Effect) -> Id {
 
 fn verdict(e: Effect) -> Verdict {
     match e {
-        Effect::Dispatch { endpoint, waited, matched_tokens, .. } => {
-            Verdict::Go { endpoint, waited, matched_tokens }
+        Effect::Dispatch { endpoint, prefill, waited, matched_tokens, .. } => {
+            Verdict::Go { endpoint, prefill, waited, matched_tokens }
         }
         Effect::End { refusal, waited, .. } => Verdict::Refused(Refused::By { refusal, waited }),
     }

@@ -33,6 +33,8 @@ pub struct Ticket {
     /// Whether it counts as queued in the metrics.
     pub(crate) queued: bool,
     pub(crate) upstream: Option<Arc<Upstream>>,
+    /// Where its prompt is to be computed, if not there.
+    pub(crate) prefill: Option<Arc<Upstream>>,
     /// Its count at the endpoint, in the metrics.
     pub(crate) in_flight: Option<InFlight>,
     /// Estimated prompt tokens.
@@ -49,6 +51,10 @@ impl Ticket {
     /// Where the request goes; `None` if the endpoint has just left.
     pub fn upstream(&self) -> Option<&Arc<Upstream>> {
         self.upstream.as_ref()
+    }
+    /// Where its prompt is to be computed first; `None` if its endpoint does it, or the other one has just left.
+    pub fn prefill(&self) -> Option<&Arc<Upstream>> {
+        self.prefill.as_ref()
     }
     /// How long it waited for its decision.
     pub fn waited(&self) -> Span {
@@ -120,8 +126,9 @@ impl Ticket {
             return None;
         }
         match self.router.retry(self.id, avoid) {
-            Some(Verdict::Go { endpoint, matched_tokens, .. }) => {
+            Some(Verdict::Go { endpoint, prefill, matched_tokens, .. }) => {
                 self.matched_tokens = matched_tokens;
+                self.prefill = prefill.and_then(|p| self.router.endpoints().get(p));
                 self.upstream = self.router.endpoints().get(endpoint);
                 self.arrived_at_endpoint();
                 self.upstream.clone()

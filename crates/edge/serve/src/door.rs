@@ -99,6 +99,7 @@ pub(crate) struct Door {
 
 // Made once: from a text each use would parse the name again.
 static SERVED: HeaderName = HeaderName::from_static(headers::DESTINATION_SERVED);
+static PREFILLER: HeaderName = HeaderName::from_static(headers::PREFILLER);
 static WAITED: HeaderName = HeaderName::from_static(headers::QUEUE_DURATION_MS);
 static REQUEST_ID: HeaderName = HeaderName::from_static(headers::REQUEST_ID);
 /// The band that a request ran in, on its answer.
@@ -332,7 +333,11 @@ impl Door {
             if self.log.is_on() || flight.draft.is_some() {
                 flight.record.endpoint.clone_from(&upstream.authority);
             }
-            let error = match self.client.send(&upstream.authority, outgoing.request(body.clone())).await {
+            let error = match self
+                .client
+                .send(&upstream.authority, outgoing.request(body.clone(), flight.prefill()))
+                .await
+            {
                 Ok(response) => return Ok((response, upstream)),
                 Err(error) => error,
             };
@@ -433,12 +438,16 @@ struct Outgoing {
 }
 
 impl Outgoing {
-    fn request(&self, body: Bytes) -> Request<Bytes> {
+    /// `prefill`: where its prompt is to be computed, if that is another endpoint.
+    fn request(&self, body: Bytes, prefill: Option<&HeaderValue>) -> Request<Bytes> {
         let mut request = Request::new(body);
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = Uri::from(self.target.clone());
         *request.headers_mut() = headers::forward_request(&self.given);
         request.headers_mut().insert(REQUEST_ID.clone(), self.id.clone());
+        if let Some(prefill) = prefill {
+            request.headers_mut().insert(PREFILLER.clone(), prefill.clone());
+        }
         request
     }
 }

@@ -8,6 +8,7 @@ use forebay_live::recording::Ended;
 use forebay_live::{Completed, Series, Ticket};
 use forebay_wire::Usage;
 use http::StatusCode;
+use http::header::HeaderValue;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -39,6 +40,11 @@ impl Flight {
             decided: None,
             ttft: None,
         }
+    }
+
+    /// Where the prompt is to be computed, if not at the endpoint that the request goes to.
+    pub(crate) fn prefill(&self) -> Option<&HeaderValue> {
+        self.ticket.as_ref()?.prefill().map(|p| &p.header)
     }
 
     /// The first output has come.

@@ -39,8 +39,12 @@ pub const DESTINATION_SUBSET: &str = "x-gateway-destination-endpoint-subset";
 /// The endpoint that served a request.
 pub const DESTINATION_SERVED: &str = "x-gateway-destination-endpoint-served";
 
+/// Where the prompt of a request is to be computed first: address and port, for the sidecar of the endpoint that
+/// decodes.
+pub const PREFILLER: &str = "x-prefiller-host-port";
+
 /// Headers that belong to the router: read, then kept from the engine; and not taken from an engine's answer.
-const SYSTEM_OWNED: [&str; 17] = [
+const SYSTEM_OWNED: [&str; 18] = [
     FAIRNESS_ID.current,
     "x-gateway-inference-fairness-id",
     OBJECTIVE.current,
@@ -58,6 +62,7 @@ const SYSTEM_OWNED: [&str; 17] = [
     DESTINATION,
     DESTINATION_SUBSET,
     DESTINATION_SERVED,
+    PREFILLER,
 ];
 
 /// Headers of one hop. `proxy-authorization` is among them: credentials for this proxy are nothing for an engine.

@@ -66,6 +66,7 @@ fn counters(c: &Counters) -> Value {
     json!({
         "arrived": c.arrived, "dispatched": c.dispatched, "peak_live": c.peak_live,
         "longest_engine_queue": c.longest_engine_queue, "longest_gateway_queue": c.longest_gateway_queue,
+        "disaggregated": c.disaggregated, "transferred_tokens": c.transferred_tokens,
         "preemptions": c.preemptions, "lost_tokens": c.lost_tokens, "computed_tokens": c.computed_tokens,
         "recompute_share": c.recompute_share(), "steps": c.steps, "cycles": c.cycles, "events": c.events,
         "saturation": bins,

@@ -424,7 +424,7 @@ pub fn pool_figures(s: &Summary) -> Vec<(&'static str, String)> {
     let c = &s.counters;
     let (all, hit) = s.total.prompt_tokens;
     let cached = if all == 0 { 0.0 } else { 100.0 * hit as f64 / all as f64 };
-    vec![
+    let mut figures = vec![
         ("longest engine queue", format!("{} requests", c.longest_engine_queue)),
         ("longest gateway queue", format!("{} requests", c.longest_gateway_queue)),
         ("most requests inside", c.peak_live.to_string()),
@@ -432,7 +432,13 @@ pub fn pool_figures(s: &Summary) -> Vec<(&'static str, String)> {
         ("recomputed tokens", format!("{:.1} % of all computed", 100.0 * c.recompute_share())),
         ("prompt tokens from cache", format!("{cached:.1} %")),
         ("engine steps", c.steps.to_string()),
-    ]
+    ];
+    // Most pools do not split requests.
+    if c.disaggregated > 0 {
+        figures.push(("prompts computed elsewhere", c.disaggregated.to_string()));
+        figures.push(("prompt tokens transferred", c.transferred_tokens.to_string()));
+    }
+    figures
 }
 
 fn latency_table(page: &mut Page, c: &ClassSummary, metrics: impl IntoIterator<Item = Metric>) {

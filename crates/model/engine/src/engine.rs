@@ -4,7 +4,7 @@ use crate::blocks::{BlockPool, FastMap};
 use crate::gaps::Gaps;
 use crate::group::Group;
 use crate::latency::{Composition, StepCost};
-use crate::seq::{Place, Seq, Waiting};
+use crate::seq::{Place, Seq, Transfer, Waiting};
 use crate::spec::Resolved;
 use forebay_base::Nanos;
 use std::collections::VecDeque;
@@ -239,6 +239,10 @@ pub struct Engine {
     pub(crate) gaps: Option<Box<Gaps>>,
     /// The last composition and its cost: in steady decoding it is the same for many steps.
     pub(crate) priced: (Composition, StepCost),
+    /// Requests whose prompt has come from another server, in order: they hold their blocks, and go first.
+    pub(crate) loaded: VecDeque<u32>,
+    /// These, and those whose KV is still on its way, which are among the incoming.
+    pub(crate) transferring: u32,
     /// How long steps take, in thousandths of what the latency model says.
     slowdown: u32,
     /// Named blocks hit by the request under consideration, and blocks of its own behind them.
@@ -291,6 +295,8 @@ impl Engine {
             published: Published::default(),
             priced: Default::default(),
             slowdown: NO_SLOWDOWN,
+            loaded: VecDeque::new(),
+            transferring: 0,
             hits: Vec::new(),
             kept_hits: 0,
             config: Arc::new(config.clone()),
@@ -393,7 +399,23 @@ impl Engine {
         };
         self.arrivals += 1;
         self.by_id.insert(job.id, slot);
-        self.incoming.push_back(slot);
+        // Those whose KV is on its way may be due later.
+        let seqs = &self.seqs;
+        let at = seqs[slot as usize].arrived;
+        let place = self.incoming.partition_point(|&s| seqs[s as usize].arrived <= at);
+        self.incoming.insert(place, slot);
+        Ok(())
+    }
+
+    /// Takes a request in whose prompt another server has computed. The scheduler finds room for the whole
+    /// prompt, then waits until the KV of what is not in this server's cache has come; then only the prompt's last token is
+    /// computed here, as vLLM does it. Meanwhile the request counts as waiting and takes no sequence slot.
+    pub fn arrive_prefilled(&mut self, now: Nanos, job: Job, transfer: Transfer) -> Result<(), ArriveError> {
+        let id = job.id;
+        self.arrive(now, job)?;
+        if let Some(&slot) = self.by_id.get(&id) {
+            self.seqs[slot as usize].transfer = Some(transfer);
+        }
         Ok(())
     }
 
@@ -408,11 +430,13 @@ impl Engine {
         }
         match self.seqs[slot as usize].place {
             Place::Incoming => self.incoming.retain(|&s| s != slot),
+            Place::Waiting if self.seqs[slot as usize].loaded => self.loaded.retain(|&s| s != slot),
             Place::Waiting => self.waiting.remove(slot),
             Place::Running => self.running.retain(|&s| s != slot),
             Place::Empty => return None,
         }
         let seq = &self.seqs[slot as usize];
+        self.transferring -= u32::from(seq.loaded);
         let aborted = Aborted { tokens: seq.out, preemptions: seq.preemptions };
         self.vacate(slot);
         Some(aborted)
@@ -447,7 +471,10 @@ impl Engine {
                 let mut batch = std::mem::take(&mut self.current);
                 while self.plan(at, &mut batch, out) && !batch.active {}
                 self.current = batch;
-                debug_assert!(self.current.active || self.live() == self.incoming.len(), "work is left over");
+                debug_assert!(
+                    self.current.active || self.live() == 0 || !self.incoming.is_empty(),
+                    "work is left over"
+                );
             }
             if self.current.active {
                 self.end_ps += self.current.duration_ps;
@@ -477,7 +504,11 @@ impl Engine {
                 break;
             }
             seq.place = Place::Waiting;
-            self.waiting.push(slot, seq);
+            if seq.loaded {
+                self.loaded.push_back(slot);
+            } else {
+                self.waiting.push(slot, seq);
+            }
             self.incoming.pop_front();
         }
     }
@@ -566,7 +597,7 @@ impl Engine {
         let used = total - self.blocks.free();
         self.counters.at = at;
         self.counters.steps += 1;
-        self.counters.waiting = self.waiting.len() as u32;
+        self.counters.waiting = self.waiting.len() as u32 + self.transferring;
         self.counters.running = (self.running.len() + self.group.len()) as u32;
         self.counters.used_blocks = used;
         self.counters.kv_usage = f64::from(used) / f64::from(total);

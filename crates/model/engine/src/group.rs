@@ -223,10 +223,19 @@ impl Engine {
     /// cached blocks that nobody holds may go, which can shorten a chunk: the least need of all these cases is
     /// compared. An idle block may be replaced by a twin that is held.
     fn nobody_gets_in(&mut self) -> bool {
-        let Some(slot) = self.waiting.peek() else { return true };
+        let Some(slot) = self.waiting.peek() else { return self.loaded.is_empty() };
         let budget = self.config.max_num_batched_tokens - self.group.len() as u32;
-        if self.group.len() >= self.config.max_num_seqs as usize || budget == 0 || self.blocks.free() == 0 {
+        if self.group.len() >= self.config.max_num_seqs as usize || budget == 0 {
             return true;
+        }
+        if !self.loaded.is_empty() {
+            return false;
+        }
+        if self.blocks.free() == 0 {
+            return true;
+        }
+        if self.seqs[slot as usize].transfer.is_some() {
+            return false;
         }
         self.find_prefix(slot);
         let block_size = self.config.spec.block_size;
@@ -326,7 +335,7 @@ impl Engine {
         let used = self.blocks.total() - free;
         Published {
             at: nanos(self.end_of(n)),
-            waiting: self.waiting.len() as u32,
+            waiting: self.waiting.len() as u32 + self.transferring,
             running: self.group.len() as u32,
             used_blocks: used,
             kv_usage: f64::from(used) / f64::from(self.blocks.total()),

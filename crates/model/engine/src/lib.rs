@@ -46,5 +46,6 @@ pub use hardware::{Factors, HARDWARE, Hardware};
 pub use latency::{Composition, Demand, Latency, StepCost, Work};
 pub use model::{Attention, ModelConfig, Moe, Window};
 pub use models::MODELS;
+pub use seq::Transfer;
 pub use spec::{EngineSpec, Resolved, Scheduling};
 pub use version::Version;

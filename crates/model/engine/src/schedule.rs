@@ -2,7 +2,7 @@
 
 use crate::engine::{Batch, Engine, EngineEvent, Entry};
 use crate::latency::Composition;
-use crate::seq::Place;
+use crate::seq::{Place, Transfer};
 use crate::spec::Scheduling;
 use forebay_base::Nanos;
 
@@ -73,10 +73,23 @@ impl Engine {
     /// Then waiting requests, in order, until one does not fit.
     fn plan_waiting(&mut self, at: Nanos, budget: &mut u32, batch: &mut Batch, out: &mut Vec<EngineEvent>) {
         while *budget > 0 && self.running.len() + self.group.len() < self.config.max_num_seqs as usize {
+            // Before the queue: what they hold may be what its head waits for.
+            if let Some(slot) = self.loaded.pop_front() {
+                self.enter_loaded(slot, at, out);
+                *budget -= 1;
+                self.commit(slot, 1, batch);
+                continue;
+            }
             let Some(slot) = self.waiting.peek() else { return };
             // At least the last prompt token is computed, which needs a block of its own.
             if self.blocks.free() == 0 {
                 return;
+            }
+            if let Some(transfer) = self.seqs[slot as usize].transfer {
+                if !self.begin_transfer(slot, transfer, at) {
+                    return;
+                }
+                continue;
             }
             let idle_hits = self.find_prefix(slot);
             let cached = self.hit_blocks() * self.config.spec.block_size;
@@ -92,6 +105,43 @@ impl Engine {
             *budget -= tokens;
             self.commit(slot, tokens, batch);
         }
+    }
+
+    /// Finds room for the prompt of the head of the queue, whose KV is then on its way. Whether there was room.
+    fn begin_transfer(&mut self, slot: u32, transfer: Transfer, at: Nanos) -> bool {
+        let idle_hits = self.find_prefix(slot);
+        let (prompt, block_size) = (self.seqs[slot as usize].prompt, self.config.spec.block_size);
+        let cached = self.hit_blocks() * block_size;
+        let blocks = prompt.div_ceil(block_size) - self.hit_blocks();
+        if blocks + idle_hits + self.headroom() > self.blocks.free() {
+            return false;
+        }
+        self.waiting.pop();
+        self.hold_hits(slot);
+        let taken = self.blocks.take(blocks);
+        debug_assert!(taken, "room was checked");
+        let seq = &mut self.seqs[slot as usize];
+        seq.own += blocks;
+        (seq.settled, seq.cached) = (cached, cached);
+        (seq.transfer, seq.loaded) = (None, true);
+        seq.place = Place::Incoming;
+        seq.arrived = at + transfer.lasts(prompt - cached);
+        let due = seq.arrived;
+        let seqs = &self.seqs;
+        let place = self.incoming.partition_point(|&s| seqs[s as usize].arrived <= due);
+        self.incoming.insert(place, slot);
+        self.transferring += 1;
+        true
+    }
+
+    /// Moves a request whose KV has come to the running list: all but the prompt's last token is there.
+    fn enter_loaded(&mut self, slot: u32, at: Nanos, out: &mut Vec<EngineEvent>) {
+        let seq = &mut self.seqs[slot as usize];
+        seq.loaded = false;
+        seq.computed = seq.prompt - 1;
+        let cached = seq.cached;
+        self.transferring -= 1;
+        self.enter(slot, cached, at, out);
     }
 
     /// Blocks that a request has to find room for, hits included, if its first chunk is `tokens` behind
@@ -143,6 +193,15 @@ impl Engine {
 
     /// Moves the head of the queue to the running list with the blocks that were hit.
     fn admit(&mut self, slot: u32, cached: u32, at: Nanos, out: &mut Vec<EngineEvent>) {
+        self.hold_hits(slot);
+        let seq = &mut self.seqs[slot as usize];
+        seq.settled = cached;
+        seq.computed = cached;
+        self.enter(slot, cached, at, out);
+    }
+
+    /// Gives a request the blocks that [`Engine::find_prefix`] has found.
+    fn hold_hits(&mut self, slot: u32) {
         let seq = &mut self.seqs[slot as usize];
         for &block in &self.hits {
             self.blocks.hold(block);
@@ -150,8 +209,11 @@ impl Engine {
         }
         self.blocks.take_kept(slot, self.kept_hits);
         seq.own = self.kept_hits;
-        seq.settled = cached;
-        seq.computed = cached;
+    }
+
+    /// Puts a request at the end of the running list.
+    fn enter(&mut self, slot: u32, cached: u32, at: Nanos, out: &mut Vec<EngineEvent>) {
+        let seq = &mut self.seqs[slot as usize];
         seq.place = Place::Running;
         seq.order = self.admissions;
         self.admissions += 1;

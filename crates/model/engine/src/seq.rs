@@ -1,7 +1,7 @@
 //! Requests inside the engine, and the queue of those that wait.
 
 use crate::spec::Scheduling;
-use forebay_base::{IndexedHeap, Nanos};
+use forebay_base::{IndexedHeap, Nanos, Span};
 use std::sync::Arc;
 
 /// Where a request is.
@@ -15,6 +15,23 @@ pub(crate) enum Place {
     Waiting,
     /// Admitted: holds a sequence slot and blocks.
     Running,
+}
+
+/// What it takes to get a prompt's KV from another server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// Before the first byte.
+    pub latency: Span,
+    /// Each token, in picoseconds.
+    pub per_token_ps: u64,
+}
+
+impl Transfer {
+    /// How long so many tokens take.
+    pub fn lasts(&self, tokens: u32) -> Span {
+        let ps = u128::from(self.per_token_ps) * u128::from(tokens);
+        self.latency + Span(u64::try_from(ps.div_ceil(1000)).unwrap_or(u64::MAX))
+    }
 }
 
 /// One request; slots are reused, so that a steady load allocates nothing.
@@ -48,6 +65,10 @@ pub(crate) struct Seq {
     /// Blocks behind those.
     pub(crate) own: u32,
     pub(crate) prefix: Arc<[u64]>,
+    /// Its prompt's KV comes from another server, at this cost; until it has.
+    pub(crate) transfer: Option<Transfer>,
+    /// It comes or has come: blocks are held, and only the last token is to be computed.
+    pub(crate) loaded: bool,
     /// Prompt tokens found in the cache when it was first admitted.
     pub(crate) cached: u32,
     pub(crate) preemptions: u32,
@@ -86,6 +107,8 @@ impl Seq {
             named: Vec::new(),
             own: 0,
             prefix: Arc::new([]),
+            transfer: None,
+            loaded: false,
             cached: 0,
             preemptions: 0,
             admitted: false,

@@ -1,6 +1,6 @@
 //! Tests of the engine as a whole: vLLM's behaviours one by one, then invariants under random load.
 
-use crate::{Engine, EngineEvent, EngineSpec, FinishReason, Job, Resolved, Scheduling, StepMode};
+use crate::{Engine, EngineEvent, EngineSpec, FinishReason, Job, Resolved, Scheduling, StepMode, Transfer};
 use forebay_base::{Nanos, Span};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -111,6 +111,46 @@ fn a_server_that_schedules_after_each_step_is_one_step_faster() {
     events.extend(run(&mut engine));
     let after: Vec<Nanos> = step_ends(&events).into_iter().map(|e| e.0).filter(|&t| t > arrival).collect();
     assert_eq!(tokens_of(&events, 2)[0], after[1]);
+}
+
+/// A prompt of 100 tokens that another server has computed takes its 7 blocks at once; its last token is
+/// computed when the rest has come.
+#[test]
+fn a_prefilled_prompt_holds_its_blocks_while_it_comes_and_costs_one_token() {
+    let transfer = Transfer { latency: Span::millis(2), per_token_ps: 50_000_000 };
+    assert_eq!(transfer.lasts(100), Span::millis(7));
+    let mut engine = Engine::new(&resolved(&tiny(20)), Nanos::ZERO);
+    engine.arrive_prefilled(Nanos::ZERO, job(1, 100, 3), transfer).unwrap();
+    let mut events = Vec::new();
+    engine.advance(Nanos::ZERO, &mut events);
+    assert_eq!((engine.blocks().free(), events.len()), (13, 0));
+    assert_eq!(engine.next_event(), Some(Nanos::ZERO + Span::millis(7)));
+    events.extend(run(&mut engine));
+    assert_eq!(step_ends(&events).iter().map(|e| e.1).collect::<Vec<_>>(), [1, 1, 1]);
+    assert_eq!(tokens_of(&events, 1).len(), 3);
+    assert_eq!((engine.blocks().free(), engine.live()), (20, 0));
+    // One that is cancelled on its way lets go of its blocks.
+    engine.arrive_prefilled(Nanos(1 << 40), job(2, 100, 3), transfer).unwrap();
+    engine.advance(Nanos(1 << 40), &mut events);
+    assert_eq!(engine.blocks().free(), 13);
+    engine.abort(Nanos((1 << 40) + 1), 2).unwrap();
+    assert_eq!((engine.blocks().free(), engine.next_event()), (20, None));
+}
+
+/// What is in the cache already does not come again.
+#[test]
+fn only_what_is_not_cached_is_transferred() {
+    let transfer = Transfer { latency: Span::ZERO, per_token_ps: 1_000_000_000 };
+    let mut engine = Engine::new(&resolved(&tiny(50)), Nanos::ZERO);
+    engine.arrive(Nanos::ZERO, Job { prefix: prefix(1, 1, 4, 6), ..job(1, 100, 1) }).unwrap();
+    run(&mut engine);
+    let at = Nanos(1 << 40);
+    engine.arrive_prefilled(at, Job { prefix: prefix(1, 2, 4, 6), ..job(2, 100, 1) }, transfer).unwrap();
+    engine.advance(at, &mut Vec::new());
+    // 64 of 100 tokens are there.
+    assert_eq!(engine.next_event(), Some(at + Span::millis(36)));
+    let events = run(&mut engine);
+    assert!(events.iter().any(|e| matches!(e, EngineEvent::Admitted { id: 2, cached_tokens: 64, .. })));
 }
 
 /// The two steps in flight keep their times; those behind them take longer.

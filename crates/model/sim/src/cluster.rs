@@ -2,7 +2,7 @@
 
 use crate::scaling::Autoscaler;
 use forebay_base::{Diagnostic, Diagnostics, Nanos, Position, Span};
-use forebay_engine::{EngineSpec, Hardware, ModelConfig, Resolved, Version};
+use forebay_engine::{EngineSpec, Hardware, ModelConfig, Resolved, Transfer, Version};
 use std::sync::Arc;
 
 /// One server.
@@ -76,6 +76,28 @@ pub struct Network {
     pub to_client: Span,
 }
 
+/// How the KV of a prompt gets from the server that computed it to the one that decodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvLink {
+    /// Bytes per second between two servers.
+    pub bandwidth: u64,
+    /// Before the first byte.
+    pub latency: Span,
+}
+
+impl KvLink {
+    /// An assumption: one network card of 200 Gbit/s per server, and a millisecond of hand-shake.
+    pub const DEFAULT: KvLink = KvLink { bandwidth: 25_000_000_000, latency: Span::millis(1) };
+
+    /// What it takes to get a prompt's KV to a server: the bytes of its model over all its GPUs.
+    pub(crate) fn transfer(&self, to: &Resolved) -> Transfer {
+        let tp = to.spec.tp;
+        let bytes = u128::from(to.spec.model.kv_bytes_per_token(tp)) * u128::from(tp);
+        let ps = (bytes * 1_000_000_000_000).div_ceil(u128::from(self.bandwidth.max(1)));
+        Transfer { latency: self.latency, per_token_ps: u64::try_from(ps).unwrap_or(u64::MAX) }
+    }
+}
+
 /// What happens to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -143,6 +165,8 @@ pub struct Cluster {
     pub scrape: Scrape,
     /// The way to them.
     pub network: Network,
+    /// The way of KV between servers, for requests whose prompt is computed elsewhere.
+    pub kv: KvLink,
     /// Routers with a kernel each and nothing shared; requests go to them in turn.
     pub routers: u32,
     /// What happens, in the order of time. A server whose first incident is [`Change::Join`] is not there
@@ -195,6 +219,7 @@ impl Cluster {
             groups: Vec::new(),
             scrape: Scrape::DEFAULT,
             network: Network::DEFAULT,
+            kv: KvLink::DEFAULT,
             routers: 1,
             incidents: Vec::new(),
             scales: Vec::new(),

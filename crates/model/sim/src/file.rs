@@ -2,7 +2,7 @@
 
 mod timeline;
 
-use crate::cluster::{Cluster, Network, Phase, Scrape, Start};
+use crate::cluster::{Cluster, KvLink, Network, Phase, Scrape, Start};
 use forebay_base::{Diagnostic, Diagnostics, Position, Span};
 use forebay_document::{Content, Fields, Node, ScalarKind, decode, parse};
 use forebay_engine::{EngineSpec, Hardware, ModelConfig, Scheduling, Version};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 const MAX_SERVERS: usize = 10_000;
 
 const TOP: &[&str] =
-    &["version", "name", "engines", "scrape", "network", "routers", "timeline", "autoscalers"];
+    &["version", "name", "engines", "scrape", "network", "kvTransfer", "routers", "timeline", "autoscalers"];
 const ENGINE: &[&str] = &[
     "count",
     "name",
@@ -63,6 +63,7 @@ const FACTORS: &[&str] = &[
 ];
 const SCRAPE: &[&str] = &["period", "phase", "delay", "jitter"];
 const NETWORK: &[&str] = &["toEngine", "toClient"];
+const KV: &[&str] = &["bandwidth", "latency"];
 
 /// Gives the text of a file that a cluster file names, or why it cannot be read.
 pub type Files<'f> = dyn FnMut(&str) -> Result<String, String> + 'f;
@@ -174,6 +175,7 @@ fn cluster(root: &Node, files: &mut Files<'_>, found: &mut Diagnostics) -> Optio
     }
     c.scrape = f.get("scrape").map_or(Scrape::DEFAULT, |n| scrape(n, found));
     c.network = f.get("network").map_or(Network::DEFAULT, |n| network(n, found));
+    c.kv = f.get("kvTransfer").map_or(KvLink::DEFAULT, |n| kv_link(n, found));
     c.routers = count(&f, "routers", 1, 64, found).unwrap_or(1);
     timeline::read(&f, &mut c, found);
     if c.servers.len() > MAX_SERVERS {
@@ -208,6 +210,22 @@ fn network(node: &Node, found: &mut Diagnostics) -> Network {
     n.to_engine = span(&f, "toEngine", found).unwrap_or(n.to_engine);
     n.to_client = span(&f, "toClient", found).unwrap_or(n.to_client);
     n
+}
+
+fn kv_link(node: &Node, found: &mut Diagnostics) -> KvLink {
+    let mut link = KvLink::DEFAULT;
+    let Some(f) = Fields::open(node, "kvTransfer", KV, found) else { return link };
+    link.latency = span(&f, "latency", found).unwrap_or(link.latency);
+    if let Some(node) = f.get("bandwidth")
+        && let Some(bytes) = decode::quantity(node, &f.child("bandwidth"), found)
+    {
+        link.bandwidth = u64::try_from(bytes).unwrap_or(0);
+        if link.bandwidth == 0 {
+            let d = Diagnostic::error(node.at, f.child("bandwidth"), format!("found {bytes}"));
+            found.push(d.expected("bytes per second above 0, such as 25G"));
+        }
+    }
+    link
 }
 
 /// How servers come up.

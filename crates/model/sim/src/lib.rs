@@ -17,7 +17,8 @@ mod traffic;
 mod world;
 
 pub use cluster::{
-    Change, Cluster, FULL_SPEED_PERMILLE, Group, Incident, Network, Phase, Scale, Scrape, Server, Size, Start,
+    Change, Cluster, FULL_SPEED_PERMILLE, Group, Incident, KvLink, Network, Phase, Scale, Scrape, Server,
+    Size, Start,
 };
 pub use file::Files;
 pub use observe::{Counters, HISTOGRAM_BINS, Point, Preemption, Run, ServerPoint, Timeline};

@@ -27,6 +27,10 @@ pub struct Counters {
     pub computed_tokens: u64,
     /// Engine steps.
     pub steps: u64,
+    /// Requests whose prompt was computed by another server than their answer.
+    pub disaggregated: u64,
+    /// Prompt tokens whose KV went from one server to another.
+    pub transferred_tokens: u64,
     /// Dispatches.
     pub dispatched: u64,
     /// Cycles that kernels executed.

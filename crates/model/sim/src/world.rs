@@ -359,16 +359,21 @@ impl<'a> World<'a> {
         let mut list = std::mem::take(&mut r.fx.list);
         for effect in list.drain(..) {
             match effect {
-                Effect::Dispatch { id, endpoint, .. } => {
+                Effect::Dispatch { id, endpoint, prefill, .. } => {
                     let r = &self.routers[router as usize];
                     let flight = r.flights[id.index as usize];
                     let server = r.servers[endpoint.index as usize];
+                    let prefill = prefill.map(|p| r.servers[p.index as usize]);
                     self.counters.dispatched += 1;
                     if let Some(f) = self.flights.get_mut(flight) {
                         f.row.dispatched = Some(self.now);
                         f.row.endpoint = Some(server);
                         f.bound = Some(server);
-                        self.servers.list[server as usize].bound += 1;
+                        f.prefilling = prefill;
+                        for at in std::iter::once(server).chain(prefill) {
+                            self.servers.list[at as usize].bound += 1;
+                        }
+                        self.counters.disaggregated += u64::from(prefill.is_some());
                         self.events.push(self.now + self.cluster.network.to_engine, Event::Arrive { flight });
                     }
                 }
@@ -401,10 +406,12 @@ impl<'a> World<'a> {
     /// A dispatched request arrives at its engine.
     fn arrive(&mut self, flight: Ref) {
         let Some(f) = self.flights.get_mut(flight) else { return };
-        let Some(server) = f.row.endpoint else { return };
-        f.row.engine_arrived = Some(self.now);
-        let block_tokens = self.cluster.servers[server as usize].engine.spec.block_size;
-        if let Some(queue) = self.servers.arrive(server, self.now, f.job(flight, block_tokens)) {
+        let Some(server) = f.place() else { return };
+        let engine = &self.cluster.servers[server as usize].engine;
+        let transfer = f.prefilled.then(|| self.cluster.kv.transfer(engine));
+        f.row.engine_arrived = f.row.engine_arrived.or(Some(self.now));
+        let job = f.job(flight, engine.spec.block_size);
+        if let Some(queue) = self.servers.arrive(server, self.now, job, transfer) {
             f.inside = true;
             self.counters.longest_engine_queue = self.counters.longest_engine_queue.max(queue);
         } else {

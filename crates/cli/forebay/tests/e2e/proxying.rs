@@ -232,3 +232,41 @@ async fn an_unknown_objective_runs_at_zero_and_is_counted() {
     }
     assert_eq!(p.metric("forebay_unknown_objectives_total").await, 2.0);
 }
+
+/// The request goes to the endpoint that decodes, and says where its prompt is to be computed; what a client
+/// says of that is not passed on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_split_request_names_its_prefiller() {
+    let (mut prefill, mut decode) = (Upstream::start().await, Upstream::start().await);
+    let endpoint = |name: &str, u: &Upstream| {
+        let (host, port) = u.authority.rsplit_once(':').unwrap();
+        let role = format!("labels: {{llm-d.ai/role: {name}}}");
+        format!("- {{name: {name}, namespace: ns, address: {host}, port: '{port}', {role}}}\n")
+    };
+    let list = Scratch::new(
+        "roles.yaml",
+        &format!("endpoints:\n{}{}", endpoint("prefill", &prefill), endpoint("decode", &decode)),
+    );
+    let config = Scratch::new(
+        "split.yaml",
+        &format!(
+            "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n- type: disagg-profile-handler\n  \
+             parameters: {{deciders: {{prefill: d}}}}\n- {{name: d, type: prefix-based-pd-decider, parameters: \
+             {{nonCachedTokens: 20}}}}\n- type: prefill-filter\n- type: decode-filter\n- type: file-discovery\n  \
+             parameters: {{path: {}}}\nschedulingProfiles:\n- {{name: prefill, plugins: [{{pluginRef: \
+             prefill-filter}}]}}\n- {{name: decode, plugins: [{{pluginRef: decode-filter}}]}}\ndataLayer: {{discovery: \
+             {{pluginRef: file-discovery}}}}\n",
+            list.path()
+        ),
+    );
+    let p = Process::serve(&["--config", config.path()]).await;
+    p.ready().await;
+    let forged = [("x-prefiller-host-port", "10.0.0.1:1")];
+    let long = format!("{{\"model\":\"m\",\"prompt\":\"{}\"}}", "long ".repeat(100));
+    p.post("/v1/completions", &forged, long).await;
+    let seen = decode.next().await;
+    assert_eq!(seen.headers["x-prefiller-host-port"], prefill.authority.as_str());
+    p.post("/v1/completions", &forged, r#"{"model":"m","prompt":"x"}"#).await;
+    assert!(!decode.next().await.headers.contains_key("x-prefiller-host-port"));
+    assert!(prefill.untouched());
+}

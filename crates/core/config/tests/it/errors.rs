@@ -100,10 +100,10 @@ const ROWS: &[Row] = &[
         &["known to llm-d-router, not supported by forebay yet"],
     ),
     row(
-        "plugins that depend on others are among the unsupported",
-        "plugins:\n  - type: disagg-profile-handler\n    parameters: {deciders: {prefill: nobody}}\n",
-        4,
-        &["\"disagg-profile-handler\" is known to llm-d-router, not supported by forebay yet"],
+        "a decider that nobody is",
+        "plugins:\n  - type: disagg-profile-handler\n    parameters: {deciders: {prefill: nobody}}\nschedulingProfiles: [{name: decode}, {name: prefill}]\n",
+        5,
+        &["plugins[0].parameters.deciders.prefill: references the undefined plugin \"nobody\""],
     ),
     row(
         "unknown parameter",
@@ -471,7 +471,7 @@ featureGates:
   - flowcontrol
 plugins:
   - type: queue-scoer
-  - type: disagg-profile-handler
+  - type: data-parallel-profile-handler
   - name: limits
     type: priority-holdback-policy
     parameters:

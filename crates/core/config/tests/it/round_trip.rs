@@ -12,8 +12,26 @@ fn again(config: &Config) -> Config {
 fn same(a: &Config, b: &Config) {
     assert_eq!(a.to_string(), b.to_string());
     assert_eq!(
-        (&a.gates, &a.profile, a.handler, a.detector, &a.flow, &a.data_layer, &a.parsers, a.proxy),
-        (&b.gates, &b.profile, b.handler, b.detector, &b.flow, &b.data_layer, &b.parsers, b.proxy)
+        (
+            &a.gates,
+            (&a.profile, &a.prefill),
+            a.handler,
+            a.detector,
+            &a.flow,
+            &a.data_layer,
+            &a.parsers,
+            a.proxy
+        ),
+        (
+            &b.gates,
+            (&b.profile, &b.prefill),
+            b.handler,
+            b.detector,
+            &b.flow,
+            &b.data_layer,
+            &b.parsers,
+            b.proxy
+        )
     );
     let plugins = |c: &Config| -> Vec<_> {
         c.plugins.iter().map(|i| (i.name.clone(), i.descriptor.name, i.values.clone())).collect()
@@ -184,4 +202,53 @@ fn labels_are_texts() {
         found.contains("parameters.matchLabels.a") && found.contains("parameters.matchLabels.b"),
         "{found}"
     );
+}
+
+const SPLIT: &str = "plugins:
+  - type: disagg-profile-handler
+    parameters: {deciders: {prefill: short}}
+  - {name: short, type: prefix-based-pd-decider, parameters: {nonCachedTokens: 512}}
+  - type: prefill-filter
+  - type: decode-filter
+  - type: queue-scorer
+schedulingProfiles:
+  - {name: prefill, plugins: [{pluginRef: prefill-filter}, {pluginRef: queue-scorer, weight: 2}]}
+  - {name: decode, plugins: [{pluginRef: decode-filter}, {pluginRef: queue-scorer, weight: 3}]}
+";
+
+#[test]
+fn two_stages_are_loaded_printed_and_loaded_again() {
+    let config = crate::good(SPLIT);
+    same(&config, &again(&config));
+    let plan = config.plan(&[]);
+    let prefill = plan.prefill.unwrap();
+    assert_eq!((plan.profile.name.as_str(), prefill.profile.name.as_str()), ("decode", "prefill"));
+    assert_eq!((plan.profile.scorers[0].weight, prefill.profile.scorers[0].weight), (3.0, 2.0));
+    assert!(prefill.decider.is_some() && plan.prefix.is_some());
+}
+
+#[test]
+fn stages_need_their_profiles_and_the_order_rules_the_decider() {
+    let first = SPLIT.replace("deciders: {prefill: short}", "stageOrder: prefill-first");
+    assert!(crate::good(&first).plan(&[]).prefill.unwrap().decider.is_none());
+    let never = crate::good(&SPLIT.replace("    parameters: {deciders: {prefill: short}}\n", ""));
+    assert!(never.plan(&[]).prefill.is_none());
+    assert!(
+        never.warnings.to_string().contains("does not run the profile \"prefill\""),
+        "{}",
+        never.warnings
+    );
+    for (from, to, part) in [
+        ("name: decode, plugins", "name: decod, plugins", "runs the profile \"decode\", and there is none"),
+        ("name: prefill, plugins", "name: prefil, plugins", "did you mean \"prefil\"?"),
+        (
+            "prefill: short}}",
+            "prefill: queue-scorer}}",
+            "is a scorer; expected a prefill decider, such as short",
+        ),
+        ("{prefill: short}}", "{prefill: short, encode: x}}", "encode disaggregation is not supported"),
+    ] {
+        let e = crate::body(&SPLIT.replace(from, to)).unwrap_err().to_string();
+        assert!(e.contains(part), "{part} is missing in\n{e}");
+    }
 }

@@ -8,7 +8,7 @@ use crate::flow::{Enqueue, Queues};
 use crate::plan::Driver;
 use crate::policy::{CycleFacts, HeadKey, Passage};
 use crate::schedule::{self, Scene};
-use crate::table::{Entry, Queued, State};
+use crate::table::{Entry, Prefill, Queued, State};
 use forebay_base::{Nanos, Span};
 
 /// How a cycle ended.
@@ -219,20 +219,30 @@ impl Kernel {
         let uncached = u64::from(asked.prompt_tokens - choice.matched_tokens);
         let prompt = asked.prompt_tokens;
         let tokens = uncached + self.plan.inflight.output_tokens(prompt, asked.max_output_tokens);
-        let endpoint = self.pool.at(choice.endpoint).expect("chosen among the living").id;
+        let named = |index| self.pool.at(index).expect("chosen among the living").id;
+        let endpoint = named(choice.endpoint);
+        let prefill = choice.prefill.map(|(at, matched)| {
+            let uncached = u64::from(prompt - matched);
+            let output = tokens - u64::from(prompt - choice.matched_tokens);
+            Prefill { endpoint: named(at), uncached, tokens: uncached + output }
+        });
         if let Some(index) = &mut self.index {
             index.insert(endpoint.index, &asked.prefix);
+            if let Some(p) = prefill {
+                index.insert(p.endpoint.index, &asked.prefix);
+            }
         }
-        self.lease(now, id, Lease { endpoint, uncached, tokens, lane });
+        self.lease(now, id, Lease { endpoint, uncached, tokens, prefill, lane });
         if let (Some(lane), Some(queues)) = (lane, &mut self.queues) {
             queues.started(lane);
             if charge {
                 queues.charge(lane, u64::from(prompt), now);
             }
         }
-        fx.log_dispatch(now, id, endpoint, waited, choice.matched_tokens);
+        let prefill = prefill.map(|p| p.endpoint);
+        fx.log_dispatch(now, id, endpoint, waited, choice.matched_tokens, prefill);
         let matched_tokens = choice.matched_tokens;
-        fx.list.push(Effect::Dispatch { id, endpoint, waited, matched_tokens });
+        fx.list.push(Effect::Dispatch { id, endpoint, prefill, waited, matched_tokens });
     }
 
     // --- Ending -------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ use super::Kernel;
 use crate::effect::Id;
 use crate::policy::{Left, PendingUntil};
 use crate::pool::{Endpoint, EndpointId};
-use crate::table::{Entry, Running, State};
+use crate::table::{Entry, Prefill, Running, State};
 use forebay_base::{Nanos, Span};
 use std::sync::Arc;
 
@@ -31,6 +31,7 @@ pub(super) struct Lease {
     pub(super) endpoint: EndpointId,
     pub(super) uncached: u64,
     pub(super) tokens: u64,
+    pub(super) prefill: Option<Prefill>,
     pub(super) lane: Option<(u32, u32)>,
 }
 
@@ -55,11 +56,12 @@ impl Kernel {
 
     /// The request goes to this endpoint.
     pub(super) fn lease(&mut self, now: Nanos, id: Id, lease: Lease) {
-        let Lease { endpoint, uncached, tokens, lane } = lease;
+        let Lease { endpoint, uncached, tokens, prefill, lane } = lease;
         let Some(entry) = self.table.get_mut(id) else { return };
         let streaming = entry.asked.streaming;
         let running = Running {
             endpoint,
+            prefill,
             since: now,
             pending: true,
             uncached,
@@ -72,21 +74,32 @@ impl Kernel {
         if let Some(gate) = &mut self.memories.gate {
             gate.dispatched(now, &running.tenant());
         }
+        let waits_at = running.waits_at();
         entry.state = State::Running(running);
-        let Some(e) = self.pool.get_mut(endpoint) else { return };
-        e.load.requests += 1;
-        e.load.pending += 1;
-        e.load.pending_tokens += uncached;
-        e.load.tokens += tokens;
+        if let Some(e) = self.pool.get_mut(endpoint) {
+            e.load.requests += 1;
+            e.load.pending += u32::from(prefill.is_none());
+            e.load.pending_tokens += uncached;
+            e.load.tokens += tokens;
+        }
+        if let Some((p, e)) = prefill.and_then(|p| Some((p, self.pool.get_mut(p.endpoint)?))) {
+            e.load.requests += 1;
+            e.load.pending += 1;
+            e.load.pending_tokens += p.uncached;
+            e.load.tokens += p.tokens;
+        }
         if self.watches_load() {
             if self.plan.detector.pending_until() == PendingUntil::Scrape {
                 self.unscraped.push((now, id));
             } else if !streaming {
-                let until = now + self.pool.get(endpoint).map_or(PENDING_AT_MOST, shown_by);
+                let until = now + self.pool.get(waits_at).map_or(PENDING_AT_MOST, shown_by);
                 self.pending_until.set(id.index, (until, id.index));
             }
         }
         self.load_changed(now, endpoint);
+        if prefill.is_some() {
+            self.load_changed(now, waits_at);
+        }
     }
 
     /// The first token of a streaming answer.
@@ -107,11 +120,24 @@ impl Kernel {
         }
         if news || r.pending {
             let took = now.since(r.since).as_secs_f64();
-            if let Some(e) = self.pool.get_mut(r.endpoint) {
+            if let Some(e) = self.pool.get_mut(r.waits_at()) {
                 e.mean_ttft = Some(e.mean_ttft.map_or(took, |m| m + NEWEST * (took - m)));
             }
         }
         self.pending_over(now, id);
+        self.prefill_over(now, id);
+    }
+
+    /// The prompt has been computed and handed over: its endpoint has nothing of the request any more.
+    fn prefill_over(&mut self, now: Nanos, id: Id) {
+        let Some(Entry { state: State::Running(r), .. }) = self.table.get_mut(id) else { return };
+        debug_assert!(!r.pending, "what is pending has a prompt to wait for");
+        let Some(p) = r.prefill.take() else { return };
+        if let Some(e) = self.pool.get_mut(p.endpoint) {
+            e.load.requests -= 1;
+            e.load.tokens -= p.tokens;
+        }
+        self.load_changed(now, p.endpoint);
     }
 
     /// Prompt tokens in flight end with the first token, unless output is estimated.
@@ -136,12 +162,18 @@ impl Kernel {
         if !std::mem::replace(&mut r.pending, false) {
             return;
         }
-        let (endpoint, uncached) = (r.endpoint, r.uncached);
+        let (endpoint, uncached, prefill) = (r.endpoint, r.uncached, r.prefill);
         if let Some(e) = self.pool.get_mut(endpoint) {
-            e.load.pending -= 1;
+            e.load.pending -= u32::from(prefill.is_none());
             e.load.pending_tokens -= uncached;
         }
         self.load_changed(now, endpoint);
+        let Some(p) = prefill else { return };
+        if let Some(e) = self.pool.get_mut(p.endpoint) {
+            e.load.pending -= 1;
+            e.load.pending_tokens -= p.uncached;
+        }
+        self.load_changed(now, p.endpoint);
     }
 
     /// The endpoint's metrics were taken: if the detector says so, what was sent there until then is pending
@@ -154,7 +186,7 @@ impl Kernel {
         unscraped.retain(|&(since, id)| match self.table.get(id) {
             // A lease that has moved has a newer line in the list.
             Some(Entry { state: State::Running(r), .. }) if r.pending && r.since == since => {
-                let seen = r.endpoint == endpoint && since <= taken;
+                let seen = r.waits_at() == endpoint && since <= taken;
                 if seen {
                     self.pending_over(now, id);
                 }
@@ -192,11 +224,22 @@ impl Kernel {
             e.load.requests -= 1;
             e.load.tokens -= r.tokens;
             if r.pending {
-                e.load.pending -= 1;
+                e.load.pending -= u32::from(r.prefill.is_none());
                 e.load.pending_tokens -= r.uncached;
             }
         }
         self.load_changed(now, r.endpoint);
+        if let Some(p) = r.prefill {
+            if let Some(e) = self.pool.get_mut(p.endpoint) {
+                e.load.requests -= 1;
+                e.load.tokens -= p.tokens;
+                if r.pending {
+                    e.load.pending -= 1;
+                    e.load.pending_tokens -= p.uncached;
+                }
+            }
+            self.load_changed(now, p.endpoint);
+        }
         if let (Some(lane), Some(queues)) = (r.lane, &mut self.queues) {
             queues.ended(lane, now);
         }
@@ -207,14 +250,21 @@ impl Kernel {
         self.pool.iter().all(|e| {
             let mut fold = crate::pool::Load::default();
             for entry in self.table.iter() {
-                if let State::Running(r) = &entry.state
-                    && r.endpoint == e.id
-                {
+                let State::Running(r) = &entry.state else { continue };
+                if r.endpoint == e.id {
                     fold.requests += 1;
                     fold.tokens += r.tokens;
                     if r.pending {
-                        fold.pending += 1;
+                        fold.pending += u32::from(r.prefill.is_none());
                         fold.pending_tokens += r.uncached;
+                    }
+                }
+                if let Some(p) = r.prefill.filter(|p| p.endpoint == e.id) {
+                    fold.requests += 1;
+                    fold.tokens += p.tokens;
+                    if r.pending {
+                        fold.pending += 1;
+                        fold.pending_tokens += p.uncached;
                     }
                 }
             }

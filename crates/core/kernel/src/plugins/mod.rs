@@ -2,6 +2,7 @@
 
 mod admit_probabilistic;
 mod context_length_aware;
+mod decider_prefix;
 mod detector_concurrency;
 mod detector_inflight;
 mod detector_utilization;
@@ -16,6 +17,7 @@ mod filter_prefix_affinity;
 mod filter_utilization;
 mod gate_kv_reserve;
 mod gate_open;
+mod handler_disagg;
 mod handler_single;
 mod inflight_producer;
 mod limit_holdback;
@@ -63,6 +65,9 @@ pub static ALL: &[&Descriptor] = &[
     &gate_kv_reserve::DESCRIPTOR,
     &admit_probabilistic::DESCRIPTOR,
     &handler_single::DESCRIPTOR,
+    &handler_disagg::DESCRIPTOR,
+    &decider_prefix::PREFIX,
+    &decider_prefix::ALWAYS,
     &filter_label_selector::DESCRIPTOR,
     &filter_by_label::DECODE,
     &filter_by_label::PREFILL,

@@ -187,6 +187,7 @@ impl Setup {
                 .then(|| plugin("probabilistic-admitter", &[]).admitter.unwrap())
                 .into_iter()
                 .collect(),
+            prefill: None,
             profile: self.profile(),
             prefix: plugin("approx-prefix-cache-producer", &[]).prefix,
             live_routing: self.live_routing,

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod common;
+mod disagg;
 mod edges;
 mod flows;
 mod interleave;

@@ -15,8 +15,12 @@ pub(super) struct Flight {
     /// The router's name for it.
     pub(super) id: Id,
     pub(super) row: Row,
-    /// The server that it is at or on its way to.
+    /// The server that decodes it, from its dispatch on until that has done so.
     pub(super) bound: Option<u32>,
+    /// The server that computes its prompt, until that has done so; then it goes on to the other one.
+    pub(super) prefilling: Option<u32>,
+    /// Whether its prompt was computed there.
+    pub(super) prefilled: bool,
     /// Whether an engine has it.
     pub(super) inside: bool,
     /// Whether its client has left; only its engine does not know yet.
@@ -27,12 +31,18 @@ pub(super) struct Flight {
 }
 
 impl Flight {
+    /// The server that it is at or on its way to.
+    pub(super) fn place(&self) -> Option<u32> {
+        self.prefilling.or(self.bound)
+    }
+
     /// As a job for an engine with blocks of so many tokens.
     pub(super) fn job(&self, flight: Ref, block_tokens: u32) -> Job {
         Job {
             id: flight.job(),
             prompt_tokens: self.row.prompt_tokens,
-            output_tokens: self.output_tokens,
+            // Whoever computes the prompt for another one generates its first token, which is thrown away.
+            output_tokens: if self.prefilling.is_some() { 1 } else { self.output_tokens },
             prefix: super::chain_of_engine(&self.prefix, block_tokens),
             priority: 0,
         }
@@ -64,6 +74,8 @@ impl Flights {
             id,
             row,
             bound: None,
+            prefilling: None,
+            prefilled: false,
             inside: false,
             left: false,
             output_tokens: a.output_tokens,

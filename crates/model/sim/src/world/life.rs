@@ -6,7 +6,7 @@ use super::servers::Life;
 use crate::cluster::{Change, FULL_SPEED_PERMILLE, Size, Start};
 use crate::events::{Event, Ref};
 use crate::scaling::{GroupUse, ScaleEvent, ScaleMetric, Scaler};
-use forebay_base::Span;
+use forebay_base::{Nanos, Span};
 use forebay_kernel::EndpointSpec;
 
 /// The sizes of a group over the run.
@@ -204,14 +204,25 @@ impl World<'_> {
         }
     }
 
-    /// The server lets go of a request, or the request of it.
+    /// The servers let go of a request, or the request of them.
     pub(super) fn unbind(&mut self, flight: Ref) {
-        let Some(server) = self.flights.get_mut(flight).and_then(|f| f.bound.take()) else { return };
-        self.freed(server);
+        let Some(f) = self.flights.get_mut(flight) else { return };
+        let both = [f.prefilling.take(), f.bound.take()];
+        both.into_iter().flatten().for_each(|server| self.freed(server));
+    }
+
+    /// A prompt is computed: the request goes on to the server that decodes it.
+    pub(super) fn handed_over(&mut self, flight: Ref, at: Nanos) {
+        let Some(f) = self.flights.get_mut(flight) else { return };
+        f.prefilled = true;
+        if let Some(server) = f.prefilling.take() {
+            self.freed(server);
+        }
+        self.events.push(at + self.cluster.network.to_engine, Event::Arrive { flight });
     }
 
     /// One request fewer is at a server or on its way there.
-    pub(super) fn freed(&mut self, server: u32) {
+    fn freed(&mut self, server: u32) {
         self.servers.list[server as usize].bound -= 1;
         self.gone_if_idle(server);
     }
@@ -245,7 +256,7 @@ impl World<'_> {
     fn lose(&mut self, server: u32) {
         let at = self.now + self.cluster.network.to_client;
         for flight in self.flights.all() {
-            let there = |f: &mut Flight| f.inside && f.bound == Some(server);
+            let there = |f: &mut Flight| f.inside && f.place() == Some(server);
             if self.flights.get_mut(flight).is_some_and(there) {
                 self.cut(flight);
                 self.events.push(at, Event::Failed { flight });

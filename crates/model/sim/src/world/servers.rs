@@ -5,7 +5,7 @@ use crate::cluster::Cluster;
 use crate::events::{Event, Ref};
 use crate::observe::{Counters, Preemption, ServerPoint};
 use forebay_base::{IndexedHeap, Nanos, Span};
-use forebay_engine::{Engine, EngineEvent, Job, Resolved};
+use forebay_engine::{Engine, EngineEvent, Job, Resolved, Transfer};
 use forebay_kernel::{Reading, Sample};
 use forebay_records::Histogram;
 use std::collections::BTreeSet;
@@ -89,12 +89,23 @@ impl Servers {
     }
 
     /// Takes a request in and gives the length of the queue; `None` if the server is down or refuses.
-    pub(super) fn arrive(&mut self, server: u32, now: Nanos, job: Job) -> Option<u32> {
+    pub(super) fn arrive(
+        &mut self,
+        server: u32,
+        now: Nanos,
+        job: Job,
+        transfer: Option<Transfer>,
+    ) -> Option<u32> {
         let s = &mut self.list[server as usize];
         let id = job.id;
-        if !s.works() || s.engine.arrive(now, job).is_err() {
+        if !s.works() {
             return None;
         }
+        let taken = match transfer {
+            None => s.engine.arrive(now, job),
+            Some(transfer) => s.engine.arrive_prefilled(now, job, transfer),
+        };
+        taken.ok()?;
         s.queue.insert(id);
         let queue = s.queue.len() as u32;
         self.reschedule(server);
@@ -202,14 +213,17 @@ impl World<'_> {
         match event {
             EngineEvent::Token { id, index: 0, at } => {
                 let flight = Ref::of_job(id);
-                if self.flights.get_mut(flight).is_some() {
+                if self.flights.get_mut(flight).is_some_and(|f| f.prefilling.is_none()) {
                     self.events.push(at + back, Event::FirstToken { flight });
                 }
             }
             EngineEvent::Token { .. } | EngineEvent::StepEnd { .. } => {}
             EngineEvent::Admitted { id, at, cached_tokens } => {
                 self.servers.list[server as usize].queue.remove(&id);
-                if let Some(f) = self.flights.get_mut(Ref::of_job(id)) {
+                let Some(f) = self.flights.get_mut(Ref::of_job(id)) else { return };
+                if f.prefilled {
+                    self.counters.transferred_tokens += u64::from(f.row.prompt_tokens - cached_tokens);
+                } else {
                     f.row.scheduled = Some(at);
                     f.row.cached_tokens = cached_tokens;
                     self.counters.computed_tokens += u64::from(f.row.prompt_tokens - cached_tokens);
@@ -231,6 +245,10 @@ impl World<'_> {
                 let flight = Ref::of_job(id);
                 if let Some(f) = self.flights.get_mut(flight) {
                     f.inside = false;
+                    if f.prefilling.is_some() {
+                        self.handed_over(flight, at);
+                        return;
+                    }
                     f.row.output_tokens = f.output_tokens.min(self.servers.room(server, f.row.prompt_tokens));
                     self.counters.computed_tokens += u64::from(f.row.output_tokens);
                     self.events.push(at + back, Event::Finished { flight });
@@ -243,9 +261,10 @@ impl World<'_> {
     /// Takes what a request has generated from the engine that has it, if one has.
     pub(super) fn cut(&mut self, flight: Ref) {
         let Some(f) = self.flights.get_mut(flight) else { return };
-        let Some(server) = f.row.endpoint.filter(|_| f.inside) else { return };
+        let Some(server) = f.place().filter(|_| f.inside) else { return };
         f.inside = false;
-        if let Some(tokens) = self.servers.abort(server, self.now, flight.job()) {
+        let decodes = f.prefilling.is_none();
+        if let Some(tokens) = self.servers.abort(server, self.now, flight.job()).filter(|_| decodes) {
             f.row.output_tokens = tokens;
             self.counters.computed_tokens += u64::from(tokens);
         }

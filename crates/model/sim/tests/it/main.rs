@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers, too")]
 
 mod blind;
+mod disagg;
 mod life;
 mod rig;
 mod theory;
