@@ -46,6 +46,7 @@ pub(super) static ALWAYS: Descriptor = Descriptor {
     build: |_| Ok(Built { decider: Some(Arc::new(Always)), ..Built::default() }),
 };
 
+#[allow(clippy::unnecessary_wraps, reason = "the shape of every plugin's build function")]
 fn build(v: &Values) -> Result<Built, BuildError> {
     let tokens = |name| u64::try_from(v.int(name)).unwrap_or(0);
     let it = PrefixBased { uncached: tokens("nonCachedTokens"), prompt: tokens("promptTokens") };

@@ -90,7 +90,14 @@ fn the_decider_keeps_short_prompts_where_they_decode() {
 /// router's decisions replay.
 #[test]
 fn everything_has_one_end_and_both_step_modes_agree() {
-    let mut c = cluster("{bandwidth: 2G}", 900);
+    // Near what the pool can do, and far beyond it.
+    for (seed, rate, blocks) in [(0, 5.0, 1200), (1, 5.0, 1200), (0, 12.0, 900)] {
+        agrees(seed, rate, blocks);
+    }
+}
+
+fn agrees(seed: u64, rate: f64, blocks: u32) {
+    let mut c = cluster("{bandwidth: 2G}", blocks);
     let text = "version: 1
 engines:
   - {name: p, model: qwen3-14b, hardware: h100, role: prefill}
@@ -101,28 +108,29 @@ timeline:
   - {at: 40s, engine: d-1, change: drain}
 ";
     c.incidents = Cluster::read(text, "test").unwrap().incidents;
-    for seed in 0..2 {
-        let go = |steps| {
-            let mut arrivals =
-                poisson(seed, 900, 12.0, |n| (64 + (n * 997 % 3000) as u32, 5 + (n * 31 % 700) as u32));
-            for a in &mut arrivals {
-                a.timeout = Some(Span::secs(30));
-                let shared = a.number % 5;
-                a.prefix =
-                    (0..u64::from(a.prompt_tokens / 16).min(40)).map(|i| 1000 * shared + i + 1).collect();
-            }
-            let options = Options { steps, decisions: true, gaps: true, ..Options::new(seed) };
-            let mut run = simulate(&plan(ALWAYS), &c, arrivals, &options);
-            run.counters.events = 0;
-            run
-        };
-        let (exact, bulk) = (go(StepMode::Exact), go(StepMode::Macro));
-        assert_eq!(exact.rows.len(), 900);
-        assert!(exact.counters.preemptions > 0 && exact.counters.disaggregated > 100, "{:?}", exact.counters);
-        assert!(exact.rows.iter().any(|r| r.end == End::Failed));
-        assert_eq!((&exact.rows, &exact.counters), (&bulk.rows, &bulk.counters));
-        assert_eq!((&exact.scaling, &exact.decisions), (&bulk.scaling, &bulk.decisions));
-        assert_eq!(format!("{:?}", exact.gaps), format!("{:?}", bulk.gaps));
-        assert_eq!(replay(plan(ALWAYS), exact.decisions.as_deref().unwrap()).unwrap().difference, None);
+    let go = |steps| {
+        let mut arrivals =
+            poisson(seed, 600, rate, |n| (64 + (n * 997 % 3000) as u32, 5 + (n * 31 % 700) as u32));
+        for a in &mut arrivals {
+            a.timeout = Some(Span::secs(30));
+            let shared = a.number % 5;
+            a.prefix = (0..u64::from(a.prompt_tokens / 16).min(40)).map(|i| 1000 * shared + i + 1).collect();
+        }
+        let options = Options { steps, decisions: true, gaps: true, ..Options::new(seed) };
+        let mut run = simulate(&plan(ALWAYS), &c, arrivals, &options);
+        run.counters.events = 0;
+        run
+    };
+    let (exact, bulk) = (go(StepMode::Exact), go(StepMode::Macro));
+    assert_eq!(exact.rows.len(), 600);
+    assert!(exact.counters.preemptions > 0 && exact.counters.disaggregated > 100, "{:?}", exact.counters);
+    for end in [End::Finished, End::Failed, End::TimedOut] {
+        assert!(exact.rows.iter().any(|r| r.end == end), "none {end:?}");
     }
+    // Nothing else is lost than what `d-2` had or was to decode.
+    assert!(exact.rows.iter().filter(|r| r.end == End::Failed).all(|r| r.endpoint == Some(2)));
+    assert_eq!((&exact.rows, &exact.counters), (&bulk.rows, &bulk.counters));
+    assert_eq!((&exact.scaling, &exact.decisions), (&bulk.scaling, &bulk.decisions));
+    assert_eq!(format!("{:?}", exact.gaps), format!("{:?}", bulk.gaps));
+    assert_eq!(replay(plan(ALWAYS), exact.decisions.as_deref().unwrap()).unwrap().difference, None);
 }
