@@ -4,6 +4,7 @@ use crate::blocks::{BlockPool, FastMap};
 use crate::gaps::Gaps;
 use crate::group::Group;
 use crate::latency::{Composition, StepCost};
+use crate::lora::Loras;
 use crate::seq::{Place, Seq, Transfer, Waiting};
 use crate::spec::Resolved;
 use forebay_base::Nanos;
@@ -26,6 +27,8 @@ pub struct Job {
     pub prefix: Arc<[u64]>,
     /// Lower runs first under [`crate::Scheduling::Priority`]; ignored otherwise.
     pub priority: i64,
+    /// The caller's number for the LoRA adapter that the request runs with.
+    pub lora: Option<u16>,
 }
 
 /// Why a request cannot enter.
@@ -257,6 +260,8 @@ pub struct Engine {
     pub(crate) loaded: VecDeque<u32>,
     /// These, and those whose KV is still on its way, which are among the incoming.
     pub(crate) transferring: u32,
+    /// What is kept of adapters.
+    pub(crate) loras: Loras,
     /// How long steps take, in thousandths of what the latency model says.
     slowdown: u32,
     /// Named blocks hit by the request under consideration, and blocks of its own behind them.
@@ -313,6 +318,7 @@ impl Engine {
             slowdown: NO_SLOWDOWN,
             loaded: VecDeque::new(),
             transferring: 0,
+            loras: Loras::default(),
             hits: Vec::new(),
             kept_hits: 0,
             config: Arc::new(config.clone()),
@@ -417,6 +423,7 @@ impl Engine {
             number: self.arrivals,
             priority: job.priority,
             arrived: now + self.config.latency.request,
+            lora: job.lora,
             prompt: job.prompt_tokens,
             target: job.output_tokens.min(room),
             cut: job.output_tokens > room,
@@ -629,6 +636,7 @@ impl Engine {
         self.counters.used_blocks = used;
         self.counters.kv_usage = f64::from(used) / f64::from(total);
         self.published = self.counters;
+        self.publish_adapters();
     }
 
     /// Empties a slot whose request is in no queue any more (the running list is cleaned by the caller).

@@ -9,6 +9,7 @@
 use crate::engine::{Batch, Engine, Entry, Published, StepMode, nanos};
 use crate::seq::Seq;
 use forebay_base::{IndexedHeap, Nanos};
+use std::collections::BTreeMap;
 
 /// The sequences in steady decoding.
 #[derive(Clone, Debug)]
@@ -19,6 +20,8 @@ pub(crate) struct Group {
     sum: i64,
     /// Members that start a new block at plan p, at index p modulo the block size.
     starts: Vec<u32>,
+    /// Members by their adapter.
+    pub(crate) loras: BTreeMap<u16, u32>,
     /// No member was admitted after this.
     last_order: u64,
     /// Changes with the membership.
@@ -31,6 +34,7 @@ impl Group {
             heap: IndexedHeap::default(),
             sum: 0,
             starts: vec![0; block_size as usize],
+            loras: BTreeMap::new(),
             last_order: 0,
             epoch: 0,
         }
@@ -141,6 +145,9 @@ impl Engine {
             group.sum += seq.base;
             group.last_order = group.last_order.max(seq.order);
             group.heap.set(slot, due as u64);
+            if let Some(lora) = seq.lora {
+                *group.loras.entry(lora).or_default() += 1;
+            }
             group.epoch += 1;
             false
         });
@@ -186,6 +193,14 @@ impl Engine {
             seq.last_ps = self.last_end_ps;
         }
         let (base, joined, order, generation) = (seq.base, seq.joined, seq.order, seq.generation);
+        if let Some(lora) = seq.lora
+            && let Some(members) = self.group.loras.get_mut(&lora)
+        {
+            *members -= 1;
+            if *members == 0 {
+                self.group.loras.remove(&lora);
+            }
+        }
         let start = self.group.start_index(base);
         self.group.starts[start] -= 1;
         self.group.sum -= base;
@@ -222,11 +237,14 @@ impl Engine {
         (due - self.plans).min(self.group.plans_within(self.plans, self.blocks.free()))
     }
 
-    /// Whether the head of the queue stays out as long as the group decodes. Free blocks become fewer, and
+    /// Whether the head of the queue, or the first behind it whose adapter the step can carry, stays out as
+    /// long as the group decodes. Free blocks become fewer, and
     /// cached blocks that nobody holds may go, which can shorten a chunk: the least need of all these cases is
     /// compared. An idle block may be replaced by a twin that is held.
     fn nobody_gets_in(&mut self) -> bool {
-        let Some(slot) = self.waiting.peek() else { return self.loaded.is_empty() };
+        if self.waiting.len() == 0 {
+            return self.loaded.is_empty();
+        }
         let budget = self.config.max_num_batched_tokens - self.group.len() as u32;
         if self.group.len() >= self.config.max_num_seqs as usize || budget == 0 {
             return true;
@@ -237,6 +255,7 @@ impl Engine {
         if self.blocks.free() == 0 {
             return true;
         }
+        let Some(slot) = self.first_that_fits_the_group() else { return true };
         if self.seqs[slot as usize].transfer.is_some() {
             return false;
         }
@@ -268,7 +287,7 @@ impl Engine {
     }
 
     /// How many quiet step ends come at or before `now` and before the first arrival that was not seen.
-    fn quiet_until(&self, now: Nanos) -> u64 {
+    pub(crate) fn quiet_until(&self, now: Nanos) -> u64 {
         let mut limit = u128::from(now.0) * 1000;
         if let Some(&slot) = self.incoming.front() {
             limit = limit.min(u128::from(self.seqs[slot as usize].arrived.0.saturating_sub(1)) * 1000);

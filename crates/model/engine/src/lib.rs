@@ -10,7 +10,7 @@
 //!
 //! let spec = EngineSpec::named("qwen3-14b", "h100").expect("both are in the catalogue");
 //! let mut engine = Engine::new(&spec.resolve().expect("it fits into one H100"), Nanos::ZERO);
-//! let job = Job { id: 1, prompt_tokens: 1000, output_tokens: 2, prefix: [].into(), priority: 0 };
+//! let job = Job { id: 1, prompt_tokens: 1000, output_tokens: 2, prefix: [].into(), priority: 0, lora: None };
 //! engine.arrive(Nanos::ZERO, job).expect("the prompt is shorter than the model's context");
 //! let mut events = Vec::new();
 //! while let Some(at) = engine.next_event() {
@@ -28,6 +28,7 @@ mod group;
 mod hardware;
 mod hf_config;
 mod latency;
+mod lora;
 mod model;
 mod models;
 mod schedule;
@@ -46,6 +47,7 @@ pub use engine::{
 pub use gaps::Gaps;
 pub use hardware::{Factors, HARDWARE, Hardware};
 pub use latency::{Composition, Demand, Latency, StepCost, Work};
+pub use lora::Adapters;
 pub use model::{Attention, ModelConfig, Moe, Window};
 pub use models::MODELS;
 pub use seq::Transfer;

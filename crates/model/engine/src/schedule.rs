@@ -88,12 +88,23 @@ impl Engine {
         preempted
     }
 
-    /// Then waiting requests, in order, until one does not fit.
+    /// Then waiting requests, in order, until one does not fit; those whose adapter would be one too many
+    /// are passed over, and keep their places.
     fn plan_waiting(&mut self, at: Nanos, budget: &mut u32, batch: &mut Batch, out: &mut Vec<EngineEvent>) {
+        self.note_adapters(batch);
+        self.admit_waiting(at, budget, batch, out);
+        while let Some(passed) = self.loras.passed_over.pop() {
+            self.waiting.put_back(passed);
+        }
+    }
+
+    fn admit_waiting(&mut self, at: Nanos, budget: &mut u32, batch: &mut Batch, out: &mut Vec<EngineEvent>) {
         while *budget > 0 && self.running.len() + self.group.len() < self.config.max_num_seqs as usize {
             // Before the queue: what they hold may be what its head waits for.
-            if let Some(slot) = self.loaded.pop_front() {
+            if let Some(place) = self.loaded.iter().position(|&s| self.adapter_fits(s)) {
+                let Some(slot) = self.loaded.remove(place) else { return };
                 self.enter_loaded(slot, at, out);
+                self.note_adapter(slot);
                 *budget -= 1;
                 self.commit(slot, 1, batch);
                 continue;
@@ -102,6 +113,10 @@ impl Engine {
             // At least the last prompt token is computed, which needs a block of its own.
             if self.blocks.free() == 0 {
                 return;
+            }
+            if !self.adapter_fits(slot) {
+                self.loras.passed_over.extend(self.waiting.set_aside());
+                continue;
             }
             if let Some(transfer) = self.seqs[slot as usize].transfer {
                 if !self.begin_transfer(slot, transfer, at) {
@@ -118,6 +133,7 @@ impl Engine {
             }
             self.waiting.pop();
             self.admit(slot, cached, at, out);
+            self.note_adapter(slot);
             let grown = self.grow(slot, tokens);
             debug_assert!(grown, "room was checked");
             *budget -= tokens;

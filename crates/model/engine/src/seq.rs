@@ -46,6 +46,8 @@ pub(crate) struct Seq {
     pub(crate) priority: i64,
     /// When the scheduler can see it.
     pub(crate) arrived: Nanos,
+    /// The adapter that it runs with, if any.
+    pub(crate) lora: Option<u16>,
     pub(crate) prompt: u32,
     /// Tokens to generate: as asked for, or cut by the model's context.
     pub(crate) target: u32,
@@ -97,6 +99,7 @@ impl Seq {
             number: 0,
             priority: 0,
             arrived: Nanos::ZERO,
+            lora: None,
             prompt: 0,
             target: 0,
             cut: false,
@@ -139,7 +142,7 @@ impl Seq {
 }
 
 /// Order in the waiting queue: (priority, time or turn, number).
-type Key = (i64, u64, u64);
+pub(crate) type Key = (i64, u64, u64);
 
 /// The waiting queue under either policy. First come first served is a deque written as keys: turns
 /// count up at the back and down at the front.
@@ -188,6 +191,20 @@ impl Waiting {
 
     pub(crate) fn pop(&mut self) {
         self.heap.pop();
+    }
+
+    /// Takes the head out for a while; [`Waiting::put_back`] gives it its place again.
+    pub(crate) fn set_aside(&mut self) -> Option<(Key, u32)> {
+        self.heap.pop()
+    }
+
+    pub(crate) fn put_back(&mut self, (key, slot): (Key, u32)) {
+        self.heap.set(slot, key);
+    }
+
+    /// The first in order of those that pass.
+    pub(crate) fn first_of(&self, pass: impl Fn(u32) -> bool) -> Option<u32> {
+        self.heap.iter().filter(|(_, slot)| pass(*slot)).min().map(|(_, slot)| slot)
     }
 
     pub(crate) fn remove(&mut self, slot: u32) {

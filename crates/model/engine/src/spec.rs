@@ -51,6 +51,8 @@ pub struct EngineSpec {
     /// `--scheduler-reserve-full-isl`: admits a request only if all its tokens that are known fit into the
     /// KV cache, not only its first chunk.
     pub reserve_full_prompt: Option<bool>,
+    /// `--max-loras`: adapters that one step may carry, at least 1. Without it adapters are not told apart.
+    pub max_loras: Option<u32>,
     /// `--watermark`: share of the blocks that an admission leaves free while others run, in [0, 1).
     pub watermark: f64,
 }
@@ -109,6 +111,7 @@ impl Resolved {
             ("long-prefill-token-threshold", s.long_prefill_token_threshold.to_string()),
             ("async-scheduling", self.async_scheduling.to_string()),
             ("scheduler-reserve-full-isl", self.reserve_full_prompt.to_string()),
+            ("max-loras", s.max_loras.map_or("no LoRA".to_owned(), |n| n.to_string())),
             ("watermark-blocks", self.watermark_blocks.to_string()),
             ("largest-captured-graph", self.latency.max_capture().to_string()),
         ]
@@ -148,6 +151,7 @@ impl EngineSpec {
             long_prefill_token_threshold: 0,
             async_scheduling: None,
             reserve_full_prompt: None,
+            max_loras: None,
             watermark: 0.0,
         }
     }
@@ -215,6 +219,7 @@ impl EngineSpec {
             self.tp.to_string(),
             &format!("a divisor of the model's {} attention heads", self.model.heads),
         );
+        check(self.max_loras != Some(0), "max-loras", "0".into(), "at least 1");
         check(self.max_num_seqs != Some(0), "max-num-seqs", "0".into(), "at least 1");
         check((1..=1024).contains(&self.block_size), "block-size", self.block_size.to_string(), "1 to 1024");
         let util = self.gpu_memory_utilization;

@@ -5,7 +5,7 @@ use crate::{
 };
 use forebay_base::{Nanos, Span};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The tiny model with `blocks` usable blocks of 16 tokens; requests reach the scheduler at once.
 fn tiny(blocks: u32) -> EngineSpec {
@@ -20,7 +20,7 @@ fn resolved(spec: &EngineSpec) -> Resolved {
 }
 
 fn job(id: u64, prompt: u32, output: u32) -> Job {
-    Job { id, prompt_tokens: prompt, output_tokens: output, prefix: [].into(), priority: 0 }
+    Job { id, prompt_tokens: prompt, output_tokens: output, prefix: [].into(), priority: 0, lora: None }
 }
 
 /// Hashes of a prompt's full blocks: the first `shared` of them the same for all of `group`.
@@ -153,6 +153,58 @@ fn only_what_is_not_cached_is_transferred() {
     assert_eq!(engine.next_event(), Some(at + Span::millis(36)));
     let events = run(&mut engine);
     assert!(events.iter().any(|e| matches!(e, EngineEvent::Admitted { id: 2, cached_tokens: 64, .. })));
+}
+
+fn admitted(events: &[EngineEvent]) -> Vec<(u64, Nanos)> {
+    let of = |e: &EngineEvent| match *e {
+        EngineEvent::Admitted { id, at, .. } => Some((id, at)),
+        _ => None,
+    };
+    events.iter().filter_map(of).collect()
+}
+
+/// A step carries one adapter. The second request has another than the first, so that those behind it go
+/// first; it enters the first step in which neither of the others has a part, the sixth, which is put
+/// together when the fifth starts.
+#[test]
+fn a_request_whose_adapter_is_one_too_many_is_passed_over() {
+    let mut spec = tiny(100);
+    spec.max_loras = Some(1);
+    let mut engine = Engine::new(&resolved(&spec), Nanos::ZERO);
+    for (id, lora) in [(1, Some(7)), (2, Some(8)), (3, None), (4, Some(7))] {
+        engine.arrive(Nanos::ZERO, Job { lora, ..job(id, 20, 5) }).unwrap();
+    }
+    let mut events = Vec::new();
+    engine.advance(Nanos::ZERO, &mut events);
+    let first = engine.next_event().unwrap();
+    engine.advance(first, &mut events);
+    let now = engine.adapters_at(first).unwrap();
+    assert_eq!((now.running, now.waiting), (vec![7], vec![8]));
+    events.extend(run(&mut engine));
+    let ends = step_ends(&events);
+    assert_eq!(ends.iter().map(|e| e.1).collect::<Vec<_>>(), [60, 3, 3, 3, 3, 20, 1, 1, 1, 1]);
+    let zero = Nanos::ZERO;
+    assert_eq!(admitted(&events), [(1, zero), (3, zero), (4, zero), (2, ends[3].0)]);
+    assert_eq!(tokens_of(&events, 2)[0], ends[5].0);
+    assert_eq!(engine.adapters_at(ends[9].0), Some(crate::Adapters::default()));
+}
+
+/// Without the argument adapters are not told apart, and with room for two nobody is passed over.
+#[test]
+fn adapters_with_room_do_not_wait() {
+    for max in [None, Some(2)] {
+        let mut spec = tiny(100);
+        spec.max_loras = max;
+        let mut engine = Engine::new(&resolved(&spec), Nanos::ZERO);
+        for (id, lora) in [(1, Some(7)), (2, Some(8)), (3, None), (4, Some(7))] {
+            engine.arrive(Nanos::ZERO, Job { lora, ..job(id, 20, 5) }).unwrap();
+        }
+        let order: Vec<u64> = admitted(&run(&mut engine)).into_iter().map(|a| a.0).collect();
+        assert_eq!((order, engine.adapters_at(Nanos::ZERO).is_some()), (vec![1, 2, 3, 4], max.is_some()));
+    }
+    let mut spec = tiny(100);
+    spec.max_loras = Some(0);
+    assert!(spec.resolve().unwrap_err().to_string().contains("max-loras: is 0; expected at least 1"));
 }
 
 /// The two steps in flight keep their times; those behind them take longer.
@@ -506,7 +558,8 @@ fn inputs() -> impl Strategy<Value = Vec<Input>> {
 
 fn specs() -> impl Strategy<Value = EngineSpec> {
     let release = prop_oneof![Just("0.27"), Just("0.32")];
-    let rules = (any::<bool>(), any::<bool>(), 0u64..2000, 0.0..0.2f64, release);
+    let loras = prop::option::of(1u32..4);
+    let rules = (any::<bool>(), any::<bool>(), 0u64..2000, 0.0..0.2f64, release, loras);
     (13u32..60, 1u32..9, 0u32..3, any::<bool>(), any::<bool>(), prop_oneof![Just(0u32), Just(24)], rules)
         .prop_map(
             |(
@@ -516,13 +569,14 @@ fn specs() -> impl Strategy<Value = EngineSpec> {
                 caching,
                 priority,
                 threshold,
-                (pipelined, gate, request, watermark, release),
+                (pipelined, gate, request, watermark, release, loras),
             )| {
                 let mut spec = tiny(blocks);
                 spec.version = Version::find(release).unwrap();
                 spec.async_scheduling = Some(pipelined);
                 spec.reserve_full_prompt = Some(gate);
                 spec.watermark = if spec.version.has_watermark { watermark } else { 0.0 };
+                spec.max_loras = loras;
                 spec.hardware.factors.request = Span::micros(request);
                 spec.max_num_seqs = Some(seqs);
                 spec.max_num_batched_tokens = Some([16, 64, 512][budget as usize].max(seqs));
@@ -532,6 +586,11 @@ fn specs() -> impl Strategy<Value = EngineSpec> {
                 spec
             },
         )
+}
+
+/// One request of two has one of five adapters.
+fn adapter(i: usize) -> Option<u16> {
+    (i.is_multiple_of(2)).then_some((i / 2 % 5) as u16)
 }
 
 /// What the outside knows of each request.
@@ -589,6 +648,11 @@ fn check_blocks(engine: &Engine) {
         assert!(seq.held() == seq.computed.div_ceil(spec.block_size) || seq.held() == 0);
     }
     assert!(engine.running.len() <= engine.config.max_num_seqs as usize);
+    for batch in [&engine.current, &engine.next] {
+        let there = batch.entries.iter().filter(|e| engine.seqs[e.slot as usize].generation == e.generation);
+        let loras: BTreeSet<u16> = there.filter_map(|e| engine.seqs[e.slot as usize].lora).collect();
+        assert!(!batch.active || engine.config.spec.max_loras.is_none_or(|max| loras.len() <= max as usize));
+    }
 }
 
 /// Runs the inputs; the events, and the ledger that watched them.
@@ -602,7 +666,14 @@ fn drive(spec: &EngineSpec, inputs: &[Input]) -> (Vec<EngineEvent>, Ledger) {
             Input::Arrive { prompt, output, group, shared, priority } => {
                 let id = i as u64;
                 let names = prefix(group, id, shared, prompt / 16);
-                let job = Job { id, prompt_tokens: prompt, output_tokens: output, prefix: names, priority };
+                let job = Job {
+                    id,
+                    prompt_tokens: prompt,
+                    output_tokens: output,
+                    prefix: names,
+                    priority,
+                    lora: adapter(i),
+                };
                 engine.arrive(now, job).unwrap();
                 ledger.wanted.insert(id, output.min(config.max_model_len - prompt));
             }
@@ -675,6 +746,7 @@ fn side_by_side(spec: &EngineSpec, inputs: &[Input]) -> u64 {
             wakes += 1;
         }
         assert_eq!(exact.published(), bulk.published_at(now));
+        assert_eq!(exact.adapters_at(now), bulk.adapters_at(now));
         assert_eq!(milestones(&all), some);
         assert_eq!(exact.live(), bulk.live());
         all.clear();
@@ -691,6 +763,7 @@ fn side_by_side(spec: &EngineSpec, inputs: &[Input]) -> u64 {
                     output_tokens: output,
                     prefix: names,
                     priority,
+                    lora: adapter(i),
                 };
                 assert_eq!(exact.arrive(now, job.clone()), bulk.arrive(now, job));
             }

@@ -44,6 +44,7 @@ const ARGS: &[&str] = &[
     "long-prefill-token-threshold",
     "async-scheduling",
     "scheduler-reserve-full-isl",
+    "max-loras",
     "watermark",
 ];
 const FACTORS: &[&str] = &[
@@ -387,6 +388,7 @@ fn args(node: &Node, path: &str, spec: &mut EngineSpec, found: &mut Diagnostics)
     spec.async_scheduling = with(&f, "async-scheduling", found, decode::bool).or(spec.async_scheduling);
     spec.reserve_full_prompt =
         with(&f, "scheduler-reserve-full-isl", found, decode::bool).or(spec.reserve_full_prompt);
+    spec.max_loras = any("max-loras", found).or(spec.max_loras);
     spec.watermark = with(&f, "watermark", found, decode::float).unwrap_or(spec.watermark);
     let policies = [("fcfs", Scheduling::Fcfs), ("priority", Scheduling::Priority)];
     if let Some(policy) = with(&f, "scheduling-policy", found, |n, p, d| word(n, p, &policies, d)) {

@@ -11,13 +11,13 @@ use crate::scaling::Scaling;
 use crate::traffic::Traffic;
 use flights::Flights;
 use forebay_base::{Draws, IndexedHeap, Nanos, Purpose, Span};
-use forebay_engine::StepMode;
+use forebay_engine::{Adapters, StepMode};
 use forebay_kernel::journal::Journal;
-use forebay_kernel::{Ask, Effect, Effects, EndpointId, Kernel, Plan, Progress, Refusal, Sample, Usage};
+use forebay_kernel::{Ask, Effect, Effects, EndpointId, Kernel, Plan, Progress, Refusal, Usage};
 use forebay_records::{End, Row};
 use forebay_workload::{Arrival, BLOCK_TOKENS};
 use life::Sizes;
-use servers::Servers;
+use servers::{Scrape, Servers};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -122,7 +122,9 @@ struct Router {
     /// Which server an endpoint's index stands for.
     servers: Vec<u32>,
     /// What has been read of each server and is on its way.
-    read: Vec<Option<Sample>>,
+    read: Vec<Option<Scrape>>,
+    /// The adapters of each server that the kernel was told of last.
+    adapters: Vec<Option<Adapters>>,
     /// Beats of each server's scrapes that have passed, and their place.
     beats: Vec<(u64, Span)>,
     /// Whether a scrape of each server is planned or under way.
@@ -201,6 +203,7 @@ impl<'a> World<'a> {
                 endpoints: vec![None; n],
                 servers: Vec::new(),
                 read: vec![None; n],
+                adapters: vec![None; n],
                 beats: (0..n).map(|s| (0, phase(s))).collect(),
                 asking: vec![false; n],
             }
@@ -336,6 +339,7 @@ impl<'a> World<'a> {
             streaming: true,
             session: a.session.map_or_else(Arc::default, |s| format!("{}-{s}", a.class).into()),
             slo_ttft: a.slo_ttft,
+            model: a.lora.map_or_else(Arc::default, |lora| lora_name(lora).into()),
             ..Ask::default()
         };
         let id = r.kernel.offer(self.now, &ask, &mut r.fx);
@@ -546,6 +550,11 @@ fn flow_name<'n>(names: &'n mut Vec<Option<Box<str>>>, name: &dyn Fn(u32) -> Str
         *entry = Some(name(flow).into_boxed_str());
     }
     entry.as_deref().unwrap_or_default()
+}
+
+/// What routers call an adapter. Of a request without one they do not know the model.
+fn lora_name(lora: u16) -> String {
+    format!("lora-{lora}")
 }
 
 /// What the router's prefix index is asked for. A block size that the hashes do not divide finds nothing.

@@ -120,8 +120,14 @@ pub(crate) fn run(e: &Experiment, factors: Factors, seed: u64) -> Result<Outcome
         if let Some((at, stage)) = arrival.filter(|a| a.0 == now) {
             let id = lives.len();
             let (prompt_tokens, prefix) = prompts[id % prompts.len()].clone();
-            let job =
-                Job { id: id as u64, prompt_tokens, output_tokens: e.output_tokens, prefix, priority: 0 };
+            let job = Job {
+                id: id as u64,
+                prompt_tokens,
+                output_tokens: e.output_tokens,
+                prefix,
+                priority: 0,
+                lora: None,
+            };
             let engine = id % engines.len();
             engines[engine].arrive(at, job).map_err(|x| format!("{}: {x}", e.id))?;
             lives.push(Life { arrived: at, stage, ..Life::default() });

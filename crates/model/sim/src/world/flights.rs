@@ -28,6 +28,7 @@ pub(super) struct Flight {
     /// Hidden from routers: what the engine is to generate.
     pub(super) output_tokens: u32,
     prefix: Arc<[u64]>,
+    lora: Option<u16>,
 }
 
 impl Flight {
@@ -45,6 +46,7 @@ impl Flight {
             output_tokens: if self.prefilling.is_some() { 1 } else { self.output_tokens },
             prefix: super::chain_of_engine(&self.prefix, block_tokens),
             priority: 0,
+            lora: self.lora,
         }
     }
 }
@@ -80,6 +82,7 @@ impl Flights {
             left: false,
             output_tokens: a.output_tokens,
             prefix: a.prefix,
+            lora: a.lora,
         };
         let slot = self.vacant.pop().unwrap_or_else(|| {
             self.slots.push((0, None));

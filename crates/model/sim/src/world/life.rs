@@ -96,7 +96,7 @@ impl World<'_> {
     fn join(&mut self, server: u32) {
         let s = &self.cluster.servers[server as usize];
         for router in 0..self.routers.len() as u32 {
-            let sample = self.servers.sample(server, self.now);
+            let read = self.servers.scrape(server, self.now);
             let r = &mut self.routers[router as usize];
             if r.endpoints[server as usize].is_some() {
                 continue;
@@ -109,8 +109,9 @@ impl World<'_> {
             }
             r.servers[place] = server;
             r.endpoints[server as usize] = Some(endpoint);
-            if let Some(sample) = sample {
-                r.kernel.scraped(self.now, endpoint, self.now, &sample, &mut r.fx);
+            r.adapters[server as usize] = None;
+            if let Some(read) = read {
+                self.tell(router, server, self.now, read);
             }
             self.after(router);
         }

@@ -1,11 +1,11 @@
 //! Engines, their steps, their scrapes, and what happens to them.
 
-use super::{JITTER, Options, World};
+use super::{JITTER, Options, World, lora_name};
 use crate::cluster::Cluster;
 use crate::events::{Event, Ref};
 use crate::observe::{Counters, Preemption, ServerPoint};
 use forebay_base::{IndexedHeap, Nanos, Span};
-use forebay_engine::{Engine, EngineEvent, Job, Resolved, Transfer};
+use forebay_engine::{Adapters, Engine, EngineEvent, Job, Resolved, Transfer};
 use forebay_kernel::{Reading, Sample};
 use forebay_records::Histogram;
 use std::collections::BTreeSet;
@@ -41,6 +41,13 @@ pub(super) struct Server {
     queue: BTreeSet<u64>,
     /// Steps of engines that died.
     steps: u64,
+}
+
+/// What a scrape of a server reads.
+#[derive(Clone, Debug)]
+pub(super) struct Scrape {
+    sample: Sample,
+    adapters: Option<Adapters>,
 }
 
 /// The engines, by the time of their next event.
@@ -158,16 +165,19 @@ impl Servers {
         all
     }
 
-    pub(super) fn sample(&self, server: u32, now: Nanos) -> Option<Sample> {
+    pub(super) fn scrape(&self, server: u32, now: Nanos) -> Option<Scrape> {
         let s = &self.list[server as usize];
         let p = s.engine.published_at(now);
         let config = &self.config[server as usize];
-        (s.works() && s.told).then(|| Sample {
-            waiting: Reading::Value(f64::from(p.waiting)),
-            running: Reading::Value(f64::from(p.running)),
-            kv: Reading::Value(p.kv_usage),
-            block_tokens: Some(config.spec.block_size),
-            blocks: Some(config.num_gpu_blocks),
+        (s.works() && s.told).then(|| Scrape {
+            sample: Sample {
+                waiting: Reading::Value(f64::from(p.waiting)),
+                running: Reading::Value(f64::from(p.running)),
+                kv: Reading::Value(p.kv_usage),
+                block_tokens: Some(config.spec.block_size),
+                blocks: Some(config.num_gpu_blocks),
+            },
+            adapters: s.engine.adapters_at(now),
         })
     }
 }
@@ -291,7 +301,7 @@ impl World<'_> {
 
     /// The server's counters are read; the answer takes as long as the question.
     pub(super) fn read(&mut self, router: u32, server: u32, asked: Nanos) {
-        self.routers[router as usize].read[server as usize] = self.servers.sample(server, self.now);
+        self.routers[router as usize].read[server as usize] = self.servers.scrape(server, self.now);
         let back = self.now.since(asked);
         self.events.push(self.now + back, Event::Scraped { router, server, asked });
     }
@@ -299,8 +309,8 @@ impl World<'_> {
     pub(super) fn scraped(&mut self, router: u32, server: u32, asked: Nanos) {
         let r = &mut self.routers[router as usize];
         let read = r.read[server as usize].take();
-        if let (Some(sample), Some(endpoint)) = (read, r.endpoints[server as usize]) {
-            r.kernel.scraped(self.now, endpoint, asked, &sample, &mut r.fx);
+        if let Some(read) = read.filter(|_| r.endpoints[server as usize].is_some()) {
+            self.tell(router, server, asked, read);
             self.after(router);
         }
         let r = &mut self.routers[router as usize];
@@ -308,6 +318,25 @@ impl World<'_> {
         // One that has left the pool is asked again when it joins.
         if r.endpoints[server as usize].is_some() {
             self.ask(router, server);
+        }
+    }
+
+    /// A router hears what was read of a server: its adapters only if they are others than before, as they come
+    /// less often than numbers do.
+    pub(super) fn tell(&mut self, router: u32, server: u32, asked: Nanos, read: Scrape) {
+        let r = &mut self.routers[router as usize];
+        let Some(endpoint) = r.endpoints[server as usize] else { return };
+        r.kernel.scraped(self.now, endpoint, asked, &read.sample, &mut r.fx);
+        let told = &mut r.adapters[server as usize];
+        if read.adapters.is_some() && *told != read.adapters {
+            *told = read.adapters;
+            let names = |list: &[u16]| list.iter().map(|&lora| lora_name(lora)).collect();
+            let adapters = forebay_kernel::Adapters {
+                running: told.as_ref().map(|a| names(&a.running)).unwrap_or_default(),
+                waiting: told.as_ref().map(|a| names(&a.waiting)).unwrap_or_default(),
+                max: self.cluster.servers[server as usize].engine.spec.max_loras.unwrap_or(0),
+            };
+            r.kernel.adapters(self.now, endpoint, Arc::new(adapters), &mut r.fx);
         }
     }
 }

@@ -5,6 +5,7 @@
 mod blind;
 mod disagg;
 mod life;
+mod lora;
 mod rig;
 mod theory;
 mod whole;
