@@ -150,14 +150,15 @@ mod tests {
 
     #[test]
     fn a_source_is_the_same_at_each_opening_whatever_its_name_becomes() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = std::env::temp_dir().join(format!("forebay-input-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
         let text: String = (0..50_000).map(|i| format!("line {i}\n")).collect();
         let mut packed = forebay_records::Compressed::new(Vec::new());
         packed.write_all(text.as_bytes()).unwrap();
         let packed = packed.finish().unwrap();
         assert!(packed.len() < text.len() / 2);
         for (name, bytes) in [("plain", text.as_bytes()), ("packed", packed.as_slice())] {
-            let path = folder.path().join(name);
+            let path = folder.join(name);
             std::fs::write(&path, bytes).unwrap();
             let source = source(&path).unwrap();
             // Two readings do not move each other.
@@ -166,11 +167,12 @@ mod tests {
             a.read_line(&mut line).unwrap();
             b.read_line(&mut line).unwrap();
             assert_eq!(line, "line 0\nline 0\n");
-            std::fs::rename(&path, folder.path().join("rotated")).unwrap();
+            std::fs::rename(&path, folder.join("rotated")).unwrap();
             std::fs::write(&path, "another").unwrap();
             assert!(source.read().unwrap() == text, "{name}");
         }
-        assert_eq!(source(&folder.path().join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
-        assert!(source(folder.path()).is_err(), "a folder is no file");
+        assert_eq!(source(&folder.join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(source(&folder).is_err(), "a folder is no file");
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }
