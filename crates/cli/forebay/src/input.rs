@@ -152,7 +152,7 @@ mod tests {
     fn a_source_is_the_same_at_each_opening_whatever_its_name_becomes() {
         let folder = std::env::temp_dir().join(format!("forebay-input-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let text: String = (0..50_000).map(|i| format!("line {i}\n")).collect();
+        let text = (0..50_000).fold(String::new(), |text, i| text + &format!("line {i}\n"));
         let mut packed = forebay_records::Compressed::new(Vec::new());
         packed.write_all(text.as_bytes()).unwrap();
         let packed = packed.finish().unwrap();

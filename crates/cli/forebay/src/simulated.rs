@@ -242,6 +242,9 @@ pub(crate) struct TrafficRead {
     pub(crate) recording: Option<(Vec<forebay_records::Row>, RecordingCounts)>,
 }
 
+/// How a file of a recording begins.
+const RECORDING: &[u8] = b"{\"format\":\"forebay-recording\"";
+
 /// A workload file, a published trace, a recording of `forebay serve` (its folder, or one file of it), or the
 /// name of a preset where there is no such file.
 pub(crate) fn traffic(name: &str) -> anyhow::Result<TrafficRead> {
@@ -256,7 +259,6 @@ pub(crate) fn traffic(name: &str) -> anyhow::Result<TrafficRead> {
     if name != "-" && path.is_file() {
         let unread = |e| Unusable(format!("{name}: cannot be read: {e}"));
         let source = input::source(path).map_err(unread)?;
-        const RECORDING: &[u8] = b"{\"format\":\"forebay-recording\"";
         let mut first = Vec::new();
         source.open().and_then(|s| s.take(RECORDING.len() as u64).read_to_end(&mut first)).map_err(unread)?;
         if first == RECORDING {

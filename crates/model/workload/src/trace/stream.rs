@@ -120,12 +120,11 @@ impl Sorted {
     }
 
     fn raw(&mut self) -> Result<Raw, String> {
-        let reader = match &mut self.reader {
-            Some(reader) => reader,
-            None => {
-                let opened = Reader::open(&self.from.source, self.from.format);
-                self.reader.insert(opened.map_err(|found| found.to_string())?)
-            }
+        let reader = if let Some(reader) = &mut self.reader {
+            reader
+        } else {
+            let opened = Reader::open(&self.from.source, self.from.format);
+            self.reader.insert(opened.map_err(|found| found.to_string())?)
         };
         match reader.next() {
             Some((_, Ok(raw))) => Ok(raw),

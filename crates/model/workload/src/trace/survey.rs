@@ -6,7 +6,7 @@ use super::{Format, Raw, Trace, TraceRow};
 use crate::source::Source;
 use forebay_base::{Diagnostic, Diagnostics, Nanos, Position, Span};
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// After so many mistakes the rest is not worth reading.
 const MOST_FINDINGS: usize = 20;
@@ -161,7 +161,7 @@ impl Survey {
                 span: Span(since(last, first).0),
                 late: self.order.late,
                 known: self.known,
-                seen: Default::default(),
+                seen: Mutex::default(),
             }));
             return trace;
         }

@@ -41,13 +41,12 @@ impl Iterator for Walk {
     /// If a file that is read as its rows are wanted has lost or changed rows since the trace was opened.
     fn next(&mut self) -> Option<Walked> {
         let index = self.next;
-        let (at, row, blocks) = match &mut self.stream {
-            Some(stream) => stream.next(self.spread)?,
-            None => {
-                let row = *self.trace.rows().get(index as usize)?;
-                let at = spread(self.trace.rows(), index as usize, self.spread);
-                (at, row, self.trace.blocks(&row).to_vec())
-            }
+        let (at, row, blocks) = if let Some(stream) = &mut self.stream {
+            stream.next(self.spread)?
+        } else {
+            let row = *self.trace.rows().get(index as usize)?;
+            let at = spread(self.trace.rows(), index as usize, self.spread);
+            (at, row, self.trace.blocks(&row).to_vec())
         };
         self.next += 1;
         Some(Walked { index, at, row, blocks })

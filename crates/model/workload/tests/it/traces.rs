@@ -31,7 +31,7 @@ const ACCESS: &str = r#"{"time":"2026-12-01T00:00:02.500Z","request_id":"b","mod
 
 fn read(text: &str, format: Format) -> Arc<Trace> {
     assert_eq!(Format::guess(text), Some(format));
-    assert_eq!(Format::guess_of(&text.into()).unwrap(), Some(format));
+    assert_eq!(Format::guess_of(&text.into()).expect("a text"), Some(format));
     Arc::new(Trace::read(text, "t", format).unwrap_or_else(|found| panic!("{found}")))
 }
 
