@@ -7,8 +7,8 @@ use forebay_base::{Diagnostic, Diagnostics, Position, Span};
 use forebay_engine::{Calibration, EngineSpec, ModelConfig, Version};
 use forebay_sim::Cluster;
 use forebay_study::Progress;
-use forebay_workload::{Feed, Format, RecordingCounts, Workload, read_recording};
-use std::io::{IsTerminal, Write};
+use forebay_workload::{Feed, Format, RecordingCounts, Source, Trace, Workload, read_recording};
+use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -146,6 +146,15 @@ pub(crate) fn workload_text(name: &str) -> anyhow::Result<(String, String)> {
     Ok(input::text(path)?)
 }
 
+/// Opens files that the file at `path` names, looked for beside it.
+pub(crate) fn sources(path: &Path) -> impl FnMut(&str) -> Result<Source, String> {
+    let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+    move |name| {
+        let path = folder.join(name);
+        input::source(&path).map_err(|e| format!("{}: cannot be read: {e}", path.display()))
+    }
+}
+
 /// Reads files that the file at `path` names, looked for beside it.
 pub(crate) fn beside(path: &Path) -> impl FnMut(&str) -> Result<String, String> {
     let folder = path.parent().unwrap_or(Path::new("")).to_owned();
@@ -218,11 +227,7 @@ impl TraceFlags {
             changed = changed.with_limit(limit);
         }
         if !self.is_empty() && workload.classes.iter().all(|c| c.arrivals.is_none()) {
-            let end = |f: &Feed| {
-                let rows = f.trace.rows();
-                let last = rows.len().min(usize::try_from(f.limit).unwrap_or(usize::MAX)).checked_sub(1);
-                last.map_or(0, |i| (rows[i].at.0 as f64 / f.rate_scale).ceil() as u64 + 1)
-            };
+            let end = |f: &Feed| (f.last().0 as f64 / f.rate_scale).ceil() as u64 + 1;
             let last = changed.traces.iter().map(end).max().unwrap_or(0);
             let scaled = workload.mode.window.0 as f64 / self.rate_scale.unwrap_or(1.0);
             changed = changed.with_window(Span(last.min(scaled.ceil() as u64 + 1)));
@@ -237,6 +242,9 @@ pub(crate) struct TrafficRead {
     pub(crate) recording: Option<(Vec<forebay_records::Row>, RecordingCounts)>,
 }
 
+/// How a file of a recording begins.
+const RECORDING: &[u8] = b"{\"format\":\"forebay-recording\"";
+
 /// A workload file, a published trace, a recording of `forebay serve` (its folder, or one file of it), or the
 /// name of a preset where there is no such file.
 pub(crate) fn traffic(name: &str) -> anyhow::Result<TrafficRead> {
@@ -249,13 +257,17 @@ pub(crate) fn traffic(name: &str) -> anyhow::Result<TrafficRead> {
         return Ok(read(recording(path, name)?));
     }
     if name != "-" && path.is_file() {
-        let (text, file) = input::text(path)?;
-        if text.starts_with("{\"format\":\"forebay-recording\"") {
-            return Ok(read(read_recording(name, [(file, text)])?));
+        let unread = |e| Unusable(format!("{name}: cannot be read: {e}"));
+        let source = input::source(path).map_err(unread)?;
+        let mut first = Vec::new();
+        source.open().and_then(|s| s.take(RECORDING.len() as u64).read_to_end(&mut first)).map_err(unread)?;
+        if first == RECORDING {
+            let text = source.read().map_err(unread)?;
+            return Ok(read(read_recording(name, [(name.to_owned(), text)])?));
         }
-        if let Some(format) = Format::guess(&text) {
-            let trace = forebay_workload::Trace::read(&text, &file, format)?;
-            return Ok(TrafficRead { workload: Workload::of_trace(trace, &file), recording: None });
+        if let Some(format) = Format::guess_of(&source).map_err(unread)? {
+            let trace = Trace::open(&source, name, format)?;
+            return Ok(TrafficRead { workload: Workload::of_trace(trace, name), recording: None });
         }
     }
     Ok(TrafficRead { workload: declared(name)?, recording: None })
@@ -294,7 +306,7 @@ pub(crate) fn workload(name: &str) -> anyhow::Result<Workload> {
 /// looked for beside it.
 fn declared(name: &str) -> anyhow::Result<Workload> {
     let (text, file) = workload_text(name)?;
-    Ok(Workload::read_with(&text, &file, &mut beside(Path::new(name)))?)
+    Ok(Workload::read_with(&text, &file, &mut sources(Path::new(name)))?)
 }
 
 /// A workload at a rate, if one is given.

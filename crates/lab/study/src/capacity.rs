@@ -50,8 +50,8 @@ impl Search {
     /// For a workload whose traces end earlier: four fifths of what there is, after one fifth.
     fn within(self, workload: &Workload) -> Search {
         let longest = workload.traces.iter().filter_map(|feed| {
-            let rows = feed.trace.rows().len().min(usize::try_from(feed.limit).unwrap_or(usize::MAX));
-            (feed.rate() > 0.0).then(|| rows as f64 / feed.rate())
+            let rate = feed.rate();
+            (rate > 0.0).then(|| feed.rows() as f64 / rate)
         });
         let all = self.warmup.as_secs_f64() + self.window.as_secs_f64();
         let Some(seconds) = longest.reduce(f64::min).filter(|s| *s < all) else { return self };

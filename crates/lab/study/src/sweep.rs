@@ -43,8 +43,8 @@ pub struct Base<'f> {
     pub catalogue: Vec<&'static Descriptor>,
     /// How alpha plugins are treated.
     pub stability: Stability,
-    /// Gives the texts of files that the workload names.
-    pub files: &'f mut dyn FnMut(&str) -> Result<String, String>,
+    /// Gives the files that the workload names.
+    pub files: &'f mut forebay_workload::Files<'f>,
     /// Gives the text of a file that the cluster's file names.
     pub cluster_files: &'f mut dyn FnMut(&str) -> Result<String, String>,
 }

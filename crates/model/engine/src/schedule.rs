@@ -195,7 +195,8 @@ impl Engine {
     /// the same all through a plan.
     pub(crate) fn chunk(&self, wanted: u32, budget: u32) -> u32 {
         let spec = &self.config.spec;
-        let alone = || self.running.len() + self.group.len() + self.waiting.len() <= 1;
+        let waiting = self.waiting.len() + self.loras.passed_over.len();
+        let alone = || self.running.len() + self.group.len() + waiting <= 1;
         let limit = match spec.long_prefill_token_threshold {
             0 => u32::MAX,
             _ if spec.version.sole_prefill_whole && alone() => u32::MAX,

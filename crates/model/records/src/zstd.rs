@@ -59,7 +59,7 @@ impl<W: Write> Write for Compressed<W> {
 }
 
 /// The content of a compressed input, or an input that is not compressed as it is: the first bytes tell.
-pub fn decompressed<'r>(mut input: impl BufRead + 'r) -> io::Result<Box<dyn BufRead + 'r>> {
+pub fn decompressed<'r>(mut input: impl BufRead + Send + 'r) -> io::Result<Box<dyn BufRead + Send + 'r>> {
     if input.fill_buf()?.starts_with(&MAGIC) {
         return Ok(Box::new(BufReader::new(Frames { input: Some(input), frame: None })));
     }

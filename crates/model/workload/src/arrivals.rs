@@ -3,8 +3,8 @@
 use crate::content::{Content, History, Shared};
 use crate::process::Times;
 use crate::sample::{Popularity, Stream};
-use crate::spec::{Class, Process, Workload};
-use crate::trace::Trace;
+use crate::spec::{Class, Feed, Process, Workload};
+use crate::trace::{Walk, Walked};
 use forebay_base::{Nanos, Purpose, Span};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -91,8 +91,8 @@ struct Due {
 enum What {
     /// The next request of an open class; the one after it is drawn when this one leaves.
     Open,
-    /// The next row of a feed.
-    Row { feed: usize, row: usize },
+    /// The next row of a feed, which is held there.
+    Row { feed: usize, row: u64 },
     /// A turn of a session, or a request of a closed loop.
     Turn(Turn),
     /// The same request again.
@@ -134,13 +134,23 @@ struct Room {
     follows: bool,
 }
 
-/// The arrivals of a workload under a seed. Memory is that of requests in flight whose end matters, and of
-/// the pools of prompts; not of requests made.
-#[derive(Clone, Debug)]
+/// A trace on its way.
+#[derive(Debug)]
+struct Course {
+    stream: Stream,
+    rows: Walk,
+    /// The row that is due.
+    held: Option<Walked>,
+}
+
+/// The arrivals of a workload under a seed. Memory is that of requests in flight whose end matters, of the
+/// pools of prompts, and of rows of traces that are held until those that belong before them are read; not of
+/// requests made.
+#[derive(Debug)]
 pub struct Arrivals {
     workload: Arc<Workload>,
     rooms: Vec<Room>,
-    feeds: Vec<Stream>,
+    feeds: Vec<Course>,
     heap: BinaryHeap<Reverse<Due>>,
     live: BTreeMap<u64, Live>,
     number: u64,
@@ -183,14 +193,18 @@ impl Arrivals {
             flow += class.flows.count;
             lora += class.lora.map_or(0, |l| l.adapters);
         }
-        let feeds = workload.traces.iter().map(|f| Stream::new(seed, &f.name)).collect();
+        let course = |f: &Feed| {
+            let rows = f.trace.walk(f.spread);
+            Course { stream: Stream::new(seed, &f.name), rows, held: None }
+        };
+        let feeds = workload.traces.iter().map(course).collect();
         let (heap, live, nothing) = (BinaryHeap::new(), BTreeMap::new(), Arc::from([]));
         let mut a = Arrivals { workload, rooms, feeds, heap, live, number: 0, end, nothing };
         for class in 0..a.rooms.len() as u16 {
             a.start(class);
         }
         for feed in 0..a.feeds.len() {
-            a.plan_row(feed, 0);
+            a.plan_row(feed);
         }
         a
     }
@@ -242,27 +256,27 @@ impl Arrivals {
     }
 
     /// The next row of a feed that has a class and comes before the end.
-    fn plan_row(&mut self, feed: usize, mut row: usize) {
-        let workload = Arc::clone(&self.workload);
-        let f = &workload.traces[feed];
-        let rows = f.trace.rows();
-        while row < rows.len().min(usize::try_from(f.limit).unwrap_or(usize::MAX)) {
-            let at = Nanos((spread(&f.trace, row, f.spread).0 as f64 / f.rate_scale).round() as u64);
+    fn plan_row(&mut self, feed: usize) {
+        let f = &self.workload.traces[feed];
+        let course = &mut self.feeds[feed];
+        for walked in course.rows.by_ref().take_while(|w| w.index < f.limit) {
+            let row = walked.index;
+            let at = Nanos((walked.at.0 as f64 / f.rate_scale).round() as u64);
             if at >= self.end {
                 return;
             }
-            let label = f.trace.label(&rows[row]);
+            let label = f.trace.label(&walked.row);
             let named = f.assign.labels.iter().find(|(l, _)| l == label).map(|(_, class)| *class);
             let drawn = || {
-                let u = self.feeds[feed].unit(ASSIGN, row as u64, 0);
+                let u = course.stream.unit(ASSIGN, row, 0);
                 f.assign.shares.iter().find(|(_, share)| u <= *share).map(|(class, _)| *class)
             };
             if let Some(class) = named.or_else(drawn) {
+                course.held = Some(walked);
                 let what = What::Row { feed, row };
-                self.heap.push(Reverse(Due { at, class, key: row as u64, attempt: 0, what }));
+                self.heap.push(Reverse(Due { at, class, key: row, attempt: 0, what }));
                 return;
             }
-            row += 1;
         }
     }
 
@@ -288,26 +302,31 @@ impl Arrivals {
                 let turn = self.first_turn(class, key);
                 (turn, None)
             }
-            What::Row { feed, row } => {
-                self.plan_row(feed, row + 1);
-                (Turn { session: key, index: 0, turns: 1, history: History::default() }, Some((feed, row)))
+            What::Row { feed, .. } => {
+                let held = self.feeds[feed].held.take();
+                self.plan_row(feed);
+                (
+                    Turn { session: key, index: 0, turns: 1, history: History::default() },
+                    held.map(|h| (feed, h)),
+                )
             }
             What::Turn(turn) => (turn, None),
             What::Again(turn) => (*turn, None),
         };
+        let of_trace = row.is_some();
         let key = match self.workload.classes[usize::from(class)].sessions {
-            Some(_) if row.is_none() => {
+            Some(_) if !of_trace => {
                 turn.session.wrapping_mul(TURNS_PER_SESSION).wrapping_add(u64::from(turn.index))
             }
             _ => key,
         };
         let mut arrival = match row {
-            Some((feed, row)) => self.of_row(at, class, feed, row),
+            Some((feed, row)) => self.of_row(at, class, feed, &row),
             None => self.of_class(at, class, key, &turn),
         };
         (arrival.number, arrival.attempt, arrival.key) = (self.number, attempt, key);
         self.number += 1;
-        if self.rooms[usize::from(class)].follows && row.is_none() {
+        if self.rooms[usize::from(class)].follows && !of_trace {
             let tokens = arrival.prompt_tokens.saturating_add(arrival.output_tokens);
             self.live.insert(arrival.number, Live { class, key, attempt, turn, tokens });
         }
@@ -333,17 +352,18 @@ impl Arrivals {
         Arrival { flow, session, lora, ..blank(w, at, class, prompt_tokens, output_tokens, prefix) }
     }
 
-    fn of_row(&mut self, at: Nanos, class: u16, feed: usize, row: usize) -> Arrival {
+    fn of_row(&mut self, at: Nanos, class: u16, feed: usize, walked: &Walked) -> Arrival {
         let w = &self.workload;
+        let course = &self.feeds[feed];
         let trace = &w.traces[feed].trace;
-        let r = trace.rows()[row];
+        let (r, index, ids) = (&walked.row, walked.index, walked.blocks.as_slice());
         let room = &self.rooms[usize::from(class)];
         // Rows of two feeds in one class are different requests.
-        let (flow, lora) = room.tenant(&w.classes[usize::from(class)], ((feed as u64) << 48) | row as u64);
-        if let (Some(person), Some(ids)) = (trace.person(row), trace.recorded_ids(&r)) {
+        let (flow, lora) = room.tenant(&w.classes[usize::from(class)], ((feed as u64) << 48) | index);
+        if let Some((person, ids)) = trace.recorded(index, ids) {
             let person = *person;
             let most = r.prompt_tokens.saturating_add(r.output_tokens) / BLOCK_TOKENS;
-            let prefix = crate::content::of_ids(self.feeds[feed], ids.take(most as usize));
+            let prefix = crate::content::of_ids(course.stream, ids.take(most as usize));
             return Arrival {
                 flow: room.first_flow + person.flow,
                 lora: person.lora.map(|l| room.first_lora + l),
@@ -353,11 +373,9 @@ impl Arrivals {
                 ..blank(w, at, class, r.prompt_tokens, r.output_tokens, prefix)
             };
         }
-        let prefix = match trace.blocks(&r) {
+        let prefix = match ids {
             [] => Arc::clone(&self.nothing),
-            ids => {
-                crate::content::of_blocks(self.feeds[feed], ids, trace.block_tokens, r.prompt_tokens, lora)
-            }
+            ids => crate::content::of_blocks(course.stream, ids, trace.block_tokens, r.prompt_tokens, lora),
         };
         Arrival { flow, lora, ..blank(w, at, class, r.prompt_tokens, r.output_tokens, prefix) }
     }
@@ -456,17 +474,4 @@ fn blank(
         attempt: 0,
         key: 0,
     }
-}
-
-/// When a row comes: rows with one time are spread evenly up to the next time, over no more than `over`.
-fn spread(trace: &Trace, row: usize, over: Span) -> Nanos {
-    let rows = trace.rows();
-    let at = rows[row].at;
-    if over == Span::ZERO {
-        return at;
-    }
-    let first = rows.partition_point(|r| r.at < at);
-    let after = rows.partition_point(|r| r.at <= at);
-    let room = rows.get(after).map_or(over.0, |r| r.at.since(at).0.min(over.0));
-    at + Span((u128::from(room) * (row - first) as u128 / (after - first) as u128) as u64)
 }

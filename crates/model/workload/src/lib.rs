@@ -23,6 +23,7 @@ mod read;
 mod sample;
 mod schema;
 mod servegen;
+mod source;
 mod spec;
 mod trace;
 
@@ -34,7 +35,8 @@ pub use read::Files;
 pub use sample::{Gap, Popularity, Stream, normal_quantile};
 pub use schema::schema;
 pub use servegen::Client;
+pub use source::Source;
 pub use spec::{
     Assign, Class, Feed, Flows, Kind, Lora, Mode, Order, Phase, Process, Prompts, Retry, Sessions, Workload,
 };
-pub use trace::{Format, Recording, RecordingCounts, Trace, TraceRow, read_recording};
+pub use trace::{Format, Recording, RecordingCounts, Trace, TraceRow, Walk, Walked, read_recording};

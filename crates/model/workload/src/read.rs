@@ -6,12 +6,13 @@ mod feed;
 
 use crate::length::Dist;
 use crate::rate::Stage;
+use crate::source::Source;
 use crate::spec::{Class, Feed, Kind, Mode, Workload};
 use forebay_base::{Diagnostic, Diagnostics, Position, Span};
 use forebay_document::{Content, Fields, Node, decode, parse};
 
-/// Gives the text of a file that a workload names, or says why not.
-pub type Files<'f> = dyn FnMut(&str) -> Result<String, String> + 'f;
+/// Gives a file that a workload names, or says why not.
+pub type Files<'f> = dyn FnMut(&str) -> Result<Source, String> + 'f;
 
 /// What is at hand while a file is read.
 struct Reader<'f> {

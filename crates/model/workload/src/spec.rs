@@ -286,14 +286,22 @@ impl Assign {
 impl Feed {
     /// Mean requests per second of the rows that may come; 0 if they come at once.
     pub fn rate(&self) -> f64 {
-        let rows = self.trace.rows();
-        let count = rows.len().min(usize::try_from(self.limit).unwrap_or(usize::MAX));
-        match rows[..count].last() {
-            Some(last) if last.at > Nanos::ZERO => {
-                (count - 1) as f64 / last.at.since(Nanos::ZERO).as_secs_f64() * self.rate_scale
-            }
-            _ => 0.0,
+        let last = self.last();
+        if last > Nanos::ZERO {
+            (self.rows() - 1) as f64 / last.since(Nanos::ZERO).as_secs_f64() * self.rate_scale
+        } else {
+            0.0
         }
+    }
+
+    /// How many rows may come.
+    pub fn rows(&self) -> u64 {
+        self.trace.len().min(self.limit)
+    }
+
+    /// When the last of them comes, where `rate_scale` is 1.
+    pub fn last(&self) -> Nanos {
+        self.rows().checked_sub(1).map_or(Nanos::ZERO, |last| self.trace.at(last))
     }
 }
 

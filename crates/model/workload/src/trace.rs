@@ -1,14 +1,21 @@
-//! Recorded traces, read as published. A trace lives in memory in 32 bytes a row, and 8 bytes a block
-//! where it has block hashes.
+//! Recorded traces, read as published. A short one lives in memory, in 32 bytes a row and 8 bytes a block of
+//! those that have block hashes. A long one is read once to check and count it, and again as its rows are
+//! wanted.
 
 mod formats;
 mod recorded;
+mod stream;
+mod survey;
 mod time;
+mod walk;
 
 pub(crate) use recorded::Person;
 pub use recorded::{Recording, RecordingCounts, read_recording};
+pub use walk::{Walk, Walked};
 
+use crate::source::{Lines, Source};
 use forebay_base::{Diagnostics, Nanos, Span};
+use std::io;
 use std::sync::Arc;
 
 /// A published form of trace.
@@ -37,6 +44,16 @@ impl Format {
             "access-log" => Format::AccessLog,
             _ => return None,
         })
+    }
+
+    /// The format that a file looks like.
+    ///
+    /// # Errors
+    /// Those of reading its first line.
+    pub fn guess_of(source: &Source) -> io::Result<Option<Format>> {
+        let mut lines = Lines::open(source)?;
+        let (number, first) = lines.next();
+        Ok(first?.filter(|_| number == 1).and_then(Format::guess))
     }
 
     /// The format that a first line looks like.
@@ -76,6 +93,7 @@ pub struct TraceRow {
 /// A trace in order of time; rows with one time are in the order of the file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trace {
+    /// Those in memory: all or none.
     rows: Vec<TraceRow>,
     blocks: Vec<u64>,
     labels: Vec<String>,
@@ -88,6 +106,8 @@ pub struct Trace {
     pub filled: u64,
     /// What a recording knows beside this.
     people: Option<Arc<recorded::People>>,
+    /// What its rows are read from, if they are not in memory.
+    streamed: Option<Arc<stream::Streamed>>,
 }
 
 /// One row as a format gives it.
@@ -103,57 +123,36 @@ struct Raw {
 }
 
 impl Trace {
-    /// Reads a trace; `file` is for messages.
+    /// Reads a text; `file` is for messages.
+    ///
+    /// # Errors
+    /// As [`Trace::open`].
     pub fn read(text: &str, file: &str, format: Format) -> Result<Trace, Diagnostics> {
-        let mut found = Diagnostics::default();
-        let mut trace = Trace::default();
-        let mut rows = Vec::new();
-        let mut first = None;
-        formats::read(text, format, &mut found, |raw| {
-            if raw.prompt_tokens == 0 || raw.output_tokens == Some(0) {
-                trace.skipped += 1;
-                return;
-            }
-            let origin = *first.get_or_insert(raw.at);
-            rows.push((raw.at - origin, trace.row(&raw)));
-        });
-        trace.block_tokens = if format == Format::Mooncake { formats::MOONCAKE_BLOCK } else { 0 };
-        if rows.is_empty() && !found.has_errors() {
-            let at = forebay_base::Position::default();
-            found.push(forebay_base::Diagnostic::error(at, "", "the trace has no requests"));
-        }
-        found.finish(file);
-        if found.has_errors() {
-            return Err(found);
-        }
-        // Access logs are written when requests end; the sort is stable.
-        rows.sort_by_key(|(at, _)| *at);
-        let origin = rows.first().map_or(0, |(at, _)| *at);
-        trace.rows = rows
-            .into_iter()
-            .map(|(at, row)| TraceRow { at: Nanos(u64::try_from(at - origin).unwrap_or(u64::MAX)), ..row })
-            .collect();
-        trace.fill();
-        Ok(trace)
+        Trace::open(&Source::from(text), file, format)
     }
 
-    fn row(&mut self, raw: &Raw) -> TraceRow {
-        let label = self.labels.iter().position(|l| *l == raw.label).unwrap_or_else(|| {
-            self.labels.push(raw.label.clone());
+    /// Reads a trace; `file` is for messages. One with up to 65 536 rows is kept in memory. Of a longer one the
+    /// source is kept, and read again whenever its rows are wanted; a row of it may come up to 131 072 rows late.
+    ///
+    /// # Errors
+    /// What is wrong with any of its rows, or that it has none.
+    pub fn open(source: &Source, file: &str, format: Format) -> Result<Trace, Diagnostics> {
+        survey::survey(source, file, format, survey::Limits::DEFAULT)
+    }
+
+    /// The index of a label.
+    fn label_index(&mut self, name: &str) -> u32 {
+        let known = self.labels.iter().position(|l| l == name);
+        known.unwrap_or_else(|| {
+            self.labels.push(name.to_owned());
             self.labels.len() - 1
-        });
+        }) as u32
+    }
+
+    fn hold(&mut self, raw: &Raw, label: u32) -> TraceRow {
         let first_block = self.blocks.len() as u64;
         self.blocks.extend(&raw.blocks);
-        let short = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-        TraceRow {
-            at: Nanos::ZERO,
-            prompt_tokens: short(raw.prompt_tokens),
-            // 0 marks it for `fill`.
-            output_tokens: raw.output_tokens.map_or(0, short),
-            label: label as u32,
-            blocks: raw.blocks.len() as u32,
-            first_block,
-        }
+        TraceRow { first_block, ..raw.row(label) }
     }
 
     /// Gives rows without an answer the answer of the next row of their label that has one, going round.
@@ -175,9 +174,30 @@ impl Trace {
         }
     }
 
-    /// All requests in order of time.
-    pub fn rows(&self) -> &[TraceRow] {
+    /// How many requests it has.
+    #[allow(clippy::len_without_is_empty, reason = "a trace has a request, or it is not read")]
+    pub fn len(&self) -> u64 {
+        self.streamed.as_ref().map_or(self.rows.len() as u64, |s| s.len)
+    }
+
+    /// Those requests that are in memory: all or none.
+    fn rows(&self) -> &[TraceRow] {
         &self.rows
+    }
+
+    /// All requests in order of time, one after the other. Rows with one time are spread evenly up to the next
+    /// time, over no more than `spread`.
+    pub fn walk(self: &Arc<Self>, spread: Span) -> Walk {
+        Walk::new(Arc::clone(self), spread)
+    }
+
+    /// When the request with this index comes, since the first; the end of the trace past the last.
+    pub fn at(&self, index: u64) -> Nanos {
+        match &self.streamed {
+            _ if index >= self.len() => Nanos::ZERO + self.span(),
+            Some(streamed) => streamed.at(index),
+            None => self.rows[index as usize].at,
+        }
     }
 
     /// The label of a row; empty in formats that have none.
@@ -190,31 +210,58 @@ impl Trace {
         &self.labels
     }
 
-    /// The block ids of a row.
-    pub fn blocks(&self, row: &TraceRow) -> &[u64] {
+    /// The block ids of a row in memory.
+    fn blocks(&self, row: &TraceRow) -> &[u64] {
         let first = row.first_block as usize;
         &self.blocks[first..first + row.blocks as usize]
     }
 
-    /// Who sent a row, in a recording.
-    pub(crate) fn person(&self, row: usize) -> Option<&Person> {
-        self.people.as_ref()?.rows.get(row)
-    }
-
-    /// Names of the 16-token blocks of a row of a recording, from the front as far as they are known; they may
-    /// run on through the answer.
-    pub(crate) fn recorded_ids(&self, row: &TraceRow) -> Option<impl Iterator<Item = u64> + '_> {
-        Some(self.people.as_ref()?.ids(self.blocks(row)))
+    /// Who sent a row, in a recording, and the names of its 16-token blocks from the front as far as they are
+    /// known by its `blocks`; they may run on through the answer.
+    pub(crate) fn recorded<'a>(
+        &'a self,
+        row: u64,
+        blocks: &'a [u64],
+    ) -> Option<(&'a Person, impl Iterator<Item = u64> + 'a)> {
+        let people = self.people.as_ref()?;
+        Some((people.rows.get(row as usize)?, people.ids(blocks)))
     }
 
     /// From the first to the last request.
     pub fn span(&self) -> Span {
-        self.rows.last().map_or(Span::ZERO, |r| r.at.since(Nanos::ZERO))
+        match &self.streamed {
+            Some(streamed) => streamed.span,
+            None => self.rows.last().map_or(Span::ZERO, |r| r.at.since(Nanos::ZERO)),
+        }
     }
 
     /// Mean requests per second; 0 if all came at once.
     pub fn rate(&self) -> f64 {
         let seconds = self.span().as_secs_f64();
-        if seconds > 0.0 { (self.rows.len() - 1) as f64 / seconds } else { 0.0 }
+        if seconds > 0.0 { (self.len() - 1) as f64 / seconds } else { 0.0 }
     }
 }
+
+impl Raw {
+    /// Whether it is a request with an answer.
+    fn counts(&self) -> bool {
+        self.prompt_tokens > 0 && self.output_tokens != Some(0)
+    }
+
+    /// As a row at time 0, without its blocks.
+    fn row(&self, label: u32) -> TraceRow {
+        let short = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+        TraceRow {
+            at: Nanos::ZERO,
+            prompt_tokens: short(self.prompt_tokens),
+            // 0 marks one that takes another's.
+            output_tokens: self.output_tokens.map_or(0, short),
+            label,
+            blocks: self.blocks.len() as u32,
+            first_block: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 use crate::catalogue::catalogue;
 use crate::input::{self, StabilityFlags};
 use crate::layout::{self, right};
-use crate::simulated::{ClusterFlags, beside, threads, with_bar, workload_text};
+use crate::simulated::{ClusterFlags, beside, sources, threads, with_bar, workload_text};
 use crate::written;
 use clap::Args;
 use comfy_table::Cell;
@@ -102,7 +102,7 @@ impl Sweep {
         let cluster = Source { file, text };
         let (text, file) = workload_text(&self.workload)?;
         let workload = Source { file, text };
-        let mut files = beside(Path::new(&self.workload));
+        let mut files = sources(Path::new(&self.workload));
         let mut cluster_files = beside(self.cluster.cluster.as_deref().unwrap_or(Path::new("")));
         let stability = self.stability.options();
         let mut base = Base {

@@ -4,6 +4,7 @@ use super::Reader;
 use crate::length::Dist;
 use crate::sample::Gap;
 use crate::servegen::Client;
+use crate::source::Source;
 use crate::spec::{Class, Flows, Lora, Order, Phase, Process, Prompts, Retry, Sessions};
 use forebay_base::{Diagnostic, Span};
 use forebay_document::{Content, Fields, Node, decode};
@@ -174,8 +175,8 @@ impl Reader<'_> {
     }
 
     fn servegen(&mut self, f: &Fields<'_>) -> Option<Process> {
-        let trace = f.require("trace", &mut self.found).and_then(|n| self.file(n, &f.child("trace")));
-        let dataset = f.require("dataset", &mut self.found).and_then(|n| self.file(n, &f.child("dataset")));
+        let trace = f.require("trace", &mut self.found).and_then(|n| self.text(n, &f.child("trace")));
+        let dataset = f.require("dataset", &mut self.found).and_then(|n| self.text(n, &f.child("dataset")));
         let start = self.optional_span(f, "start").unwrap_or(Span::ZERO).as_secs_f64();
         let scale = self.number(f, "scale", 1.0, 0.0, 1e9)?;
         let (trace, dataset) = (trace?, dataset?);
@@ -188,13 +189,25 @@ impl Reader<'_> {
         }
     }
 
-    /// The name of a file and its text.
-    pub(super) fn file(&mut self, node: &Node, path: &str) -> Option<(String, String)> {
+    /// The name of a file and what opens it.
+    pub(super) fn file(&mut self, node: &Node, path: &str) -> Option<(String, Source)> {
         let name = decode::text(node, path, &mut self.found)?;
         match (self.files)(name) {
-            Ok(text) => Some((name.to_owned(), text)),
+            Ok(source) => Some((name.to_owned(), source)),
             Err(e) => {
                 self.found.push(Diagnostic::error(node.at, path, format!("{name}: {e}")));
+                None
+            }
+        }
+    }
+
+    /// The name of a file and its text.
+    fn text(&mut self, node: &Node, path: &str) -> Option<(String, String)> {
+        let (name, source) = self.file(node, path)?;
+        match source.read() {
+            Ok(text) => Some((name, text)),
+            Err(e) => {
+                self.found.push(Diagnostic::error(node.at, path, format!("{name}: cannot be read: {e}")));
                 None
             }
         }

@@ -30,13 +30,22 @@ impl Reader<'_> {
         let spread = self.optional_span(&f, "spread").unwrap_or(Span::ZERO);
         let assign = self.assign(&f, classes);
         let file = file?;
-        let (name, text) = self.file(file, &f.child("file"))?;
-        let Some(format) = format.or_else(|| Format::guess(&text)) else {
-            let d = Diagnostic::error(file.at, f.child("file"), format!("{name} looks like no known trace"));
-            self.found.push(d.expected(format!("the field format: one of {}", Format::NAMES.join(", "))));
-            return None;
+        let (name, source) = self.file(file, &f.child("file"))?;
+        let format = match format.map_or_else(|| Format::guess_of(&source), |f| Ok(Some(f))) {
+            Ok(Some(format)) => format,
+            Ok(None) => {
+                let what = format!("{name} looks like no known trace");
+                let d = Diagnostic::error(file.at, f.child("file"), what);
+                self.found.push(d.expected(format!("the field format: one of {}", Format::NAMES.join(", "))));
+                return None;
+            }
+            Err(e) => {
+                let what = format!("{name}: cannot be read: {e}");
+                self.found.push(Diagnostic::error(file.at, f.child("file"), what));
+                return None;
+            }
         };
-        let trace = match Trace::read(&text, &name, format) {
+        let trace = match Trace::open(&source, &name, format) {
             Ok(trace) => Arc::new(trace),
             Err(found) => {
                 self.found.0.extend(found.0);

@@ -1,52 +1,70 @@
 //! One reader per format.
 
 use super::{Format, Raw, time};
+use crate::source::{Lines, Source};
 use forebay_base::{Diagnostic, Diagnostics, Position};
 use serde_json::Value;
 
 /// Tokens of a block in Mooncake's traces.
 pub(super) const MOONCAKE_BLOCK: u32 = 512;
-/// After so many mistakes the rest is not worth reading.
-const MOST_FINDINGS: usize = 20;
 /// Where an access log knows only bytes: what a token of a prompt takes in a body, about.
 const BYTES_PER_TOKEN: u64 = 4;
 
-pub(super) fn read(text: &str, format: Format, found: &mut Diagnostics, mut row: impl FnMut(Raw)) {
-    let mut lines = text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty());
-    let header = match format {
-        Format::Azure => csv_header(lines.next(), &["TIMESTAMP", "ContextTokens", "GeneratedTokens"], found),
-        Format::BurstGpt => {
-            csv_header(lines.next(), &["Timestamp", "Request tokens", "Response tokens", "Model"], found)
+/// Reads a trace one row at a time.
+pub(super) struct Reader {
+    lines: Lines,
+    format: Format,
+    columns: Vec<usize>,
+}
+
+impl Reader {
+    /// Opens a trace and reads its header, if the format has one.
+    pub(super) fn open(source: &Source, format: Format) -> Result<Reader, Diagnostics> {
+        let unread = |line, e| Diagnostics(vec![unread(line, &e)]);
+        let mut lines = Lines::open(source).map_err(|e| unread(0, e))?;
+        let wanted: &[&str] = match format {
+            Format::Azure => &["TIMESTAMP", "ContextTokens", "GeneratedTokens"],
+            Format::BurstGpt => &["Timestamp", "Request tokens", "Response tokens", "Model"],
+            Format::Mooncake | Format::AccessLog => &[],
+        };
+        let mut columns = Vec::new();
+        if !wanted.is_empty() {
+            let (number, header) = lines.next();
+            columns = csv_header(header.map_err(|e| unread(number, e))?.unwrap_or_default(), wanted)?;
         }
-        Format::Mooncake | Format::AccessLog => Some(Vec::new()),
-    };
-    let Some(header) = header else { return };
-    for (i, line) in lines {
-        let read = match format {
+        Ok(Reader { lines, format, columns })
+    }
+
+    /// The next row with its line, or what is wrong with it; an input that cannot be read has no rows after that.
+    pub(super) fn next(&mut self) -> Option<(u32, Result<Raw, Diagnostic>)> {
+        let (number, line) = self.lines.next();
+        let line = match line {
+            Ok(line) => line?,
+            Err(e) => return Some((number, Err(unread(number, &e)))),
+        };
+        let row = match self.format {
             Format::Mooncake => mooncake(line),
             Format::AccessLog => access(line),
-            Format::Azure => azure(line, &header),
-            Format::BurstGpt => burst_gpt(line, &header),
+            Format::Azure => azure(line, &self.columns),
+            Format::BurstGpt => burst_gpt(line, &self.columns),
         };
-        match read {
-            Ok(raw) => row(raw),
-            Err((field, message)) => {
-                let at = Position { line: i as u32 + 1, column: 1 };
-                found.push(Diagnostic::error(at, field, message));
-                if found.0.len() >= MOST_FINDINGS {
-                    return;
-                }
-            }
-        }
+        let at = Position { line: number, column: 1 };
+        Some((number, row.map_err(|(field, message)| Diagnostic::error(at, field, message))))
     }
+}
+
+/// What is wrong with an input that cannot be read.
+fn unread(line: u32, e: &std::io::Error) -> Diagnostic {
+    let at = if line == 0 { Position::default() } else { Position { line, column: 1 } };
+    Diagnostic::error(at, "", format!("cannot be read: {e}"))
 }
 
 type Wrong = (&'static str, String);
 
 /// Where each wanted column stands.
-fn csv_header(line: Option<(usize, &str)>, wanted: &[&str], found: &mut Diagnostics) -> Option<Vec<usize>> {
-    let names: Vec<&str> = line.map_or("", |(_, l)| l).split(',').map(str::trim).collect();
-    let mut columns = Vec::new();
+fn csv_header(line: &str, wanted: &[&str]) -> Result<Vec<usize>, Diagnostics> {
+    let names: Vec<&str> = line.split(',').map(str::trim).collect();
+    let (mut columns, mut found) = (Vec::new(), Diagnostics::default());
     for name in wanted {
         if let Some(i) = names.iter().position(|n| n == name) {
             columns.push(i);
@@ -57,7 +75,7 @@ fn csv_header(line: Option<(usize, &str)>, wanted: &[&str], found: &mut Diagnost
             );
         }
     }
-    (columns.len() == wanted.len()).then_some(columns)
+    if found.has_errors() { Err(found) } else { Ok(columns) }
 }
 
 fn cell<'l>(line: &'l str, column: usize, name: &'static str) -> Result<&'l str, Wrong> {

@@ -45,7 +45,7 @@ fn documented_files_read() {
     let mut read = 0;
     for example in text.split("```yaml\n").skip(1) {
         let yaml = example.split("```").next().unwrap_or_default();
-        let w = Workload::read_with(yaml, "docs/workloads.md", &mut |_| Ok(trace.to_owned()));
+        let w = Workload::read_with(yaml, "docs/workloads.md", &mut |_| Ok(trace.into()));
         assert_eq!(w.unwrap_or_else(|found| panic!("{found}")).classes.len(), 2);
         read += 1;
     }

@@ -1,7 +1,9 @@
 //! Traces in their published forms. The rows here are made up.
 
 use crate::all;
+use forebay_base::Span;
 use forebay_workload::{Format, Trace, Workload};
+use std::sync::Arc;
 
 const MOONCAKE: &str = r#"{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [7, 8]}
 {"timestamp": 0, "input_length": 1100, "output_length": 6, "hash_ids": [7, 8, 9]}
@@ -27,21 +29,27 @@ const ACCESS: &str = r#"{"time":"2026-12-01T00:00:02.500Z","request_id":"b","mod
 {"time":"2026-12-01T00:00:03.500Z","request_id":"d","status":200,"end":"finished","request_bytes":0}
 "#;
 
-fn read(text: &str, format: Format) -> Trace {
+fn read(text: &str, format: Format) -> Arc<Trace> {
     assert_eq!(Format::guess(text), Some(format));
-    Trace::read(text, "t", format).unwrap_or_else(|found| panic!("{found}"))
+    assert_eq!(Format::guess_of(&text.into()).expect("a text"), Some(format));
+    Arc::new(Trace::read(text, "t", format).unwrap_or_else(|found| panic!("{found}")))
+}
+
+fn owned(text: &str, format: Format) -> Trace {
+    Arc::unwrap_or_clone(read(text, format))
 }
 
 /// Milliseconds, prompt, answer, label.
-fn rows(t: &Trace) -> Vec<(u64, u32, u32, &str)> {
-    t.rows().iter().map(|r| (r.at.0 / 1_000_000, r.prompt_tokens, r.output_tokens, t.label(r))).collect()
+fn rows(t: &Arc<Trace>) -> Vec<(u64, u32, u32, &str)> {
+    let walk = t.walk(Span::ZERO).map(|w| w.row);
+    walk.map(|r| (r.at.0 / 1_000_000, r.prompt_tokens, r.output_tokens, t.label(&r))).collect()
 }
 
 #[test]
 fn each_format_is_read_in_its_own_units() {
     let t = read(MOONCAKE, Format::Mooncake);
     assert_eq!(rows(&t), [(0, 600, 5, ""), (0, 1100, 6, ""), (0, 512, 1, ""), (3000, 40, 2, "")]);
-    assert_eq!((t.block_tokens, t.blocks(&t.rows()[1])), (512, &[7, 8, 9][..]));
+    assert_eq!((t.block_tokens, t.walk(Span::ZERO).nth(1).unwrap().blocks), (512, vec![7, 8, 9]));
     let t = read(AZURE, Format::Azure);
     assert_eq!(rows(&t), [(0, 10, 20, ""), (500, 30, 40, "")]);
     assert_eq!((t.rate(), t.span().as_secs_f64()), (2.0, 0.5));
@@ -62,7 +70,7 @@ fn workload(trace: &str, feed: &str) -> Result<Workload, String> {
         "version: 1\nname: t\nmode: {{kind: surge, window: 1h}}\nclasses: {{a: {{priority: 1}}, b: {{priority: 2}}}}\n\
          traces:\n  - {{file: x, {feed}}}\n"
     );
-    let mut files = |name: &str| if name == "x" { Ok(trace.to_owned()) } else { Err("is missing".into()) };
+    let mut files = |name: &str| if name == "x" { Ok(trace.into()) } else { Err("is missing".into()) };
     Workload::read_with(&yaml, "w", &mut files).map_err(|found| found.to_string())
 }
 
@@ -82,7 +90,7 @@ fn rows_go_to_their_classes_at_their_times() {
 
 #[test]
 fn a_trace_alone_is_a_workload() {
-    let w = Workload::of_trace(read(BURST, Format::BurstGpt), "burst.csv");
+    let w = Workload::of_trace(owned(BURST, Format::BurstGpt), "burst.csv");
     let names: Vec<&str> = w.classes.iter().map(|c| c.name.as_str()).collect();
     assert_eq!(names, ["ChatGPT", "GPT-4"]);
     let a = all(&w, 1);
@@ -92,14 +100,14 @@ fn a_trace_alone_is_a_workload() {
     );
     assert_eq!(all(&w.with_limit(2), 1).len(), 2);
     assert!((w.with_limit(2).rate() - 0.25).abs() < 1e-12);
-    assert_eq!(Workload::of_trace(read(AZURE, Format::Azure), "a").classes[0].name, "requests");
+    assert_eq!(Workload::of_trace(owned(AZURE, Format::Azure), "a").classes[0].name, "requests");
 }
 
 #[test]
 fn rows_have_no_sessions() {
     let yaml = "version: 1\nname: t\nmode: {kind: surge, window: 1h}\nclasses: {a: {sessions: {turns: 2}}, b: {}}\n\
                 traces: [{file: x, class: a}]\n";
-    let found = Workload::read_with(yaml, "w", &mut |_| Ok(AZURE.to_owned())).unwrap_err().to_string();
+    let found = Workload::read_with(yaml, "w", &mut |_| Ok(AZURE.into())).unwrap_err().to_string();
     assert_eq!(
         found,
         "error: w:4:11: classes.a: rows of a trace have no sessions and no retries; expected the field arrivals\n\
@@ -192,8 +200,8 @@ fn servegen_clients_have_their_windows() {
         "21600": {"input_tokens": "{100: 0.5, 200.0: 5e-1}", "output_tokens": "{7: 1}"}}"#;
     let read = |windows: &str, start: &str| {
         let mut files = |name: &str| match name {
-            "w" => Ok(windows.to_owned()),
-            "l" => Ok(lengths.to_owned()),
+            "w" => Ok(windows.into()),
+            "l" => Ok(lengths.into()),
             _ => Err("is missing".to_owned()),
         };
         let yaml = format!(
