@@ -12,7 +12,7 @@ mod written;
 
 use clap::{Parser, Subcommand};
 use commands::{
-    capacity, compare, config, emulate, plugins, policy, replay, serve, simulate, sweep, workload,
+    capacity, compare, config, emulate, plan, plugins, policy, replay, serve, simulate, sweep, workload,
 };
 use forebay_base::Diagnostics;
 use std::io::{self, ErrorKind, Write};
@@ -53,6 +53,7 @@ enum Command {
     Simulate(simulate::Simulate),
     Compare(Box<compare::Compare>),
     Capacity(capacity::Capacity),
+    Plan(Box<plan::Plan>),
     Sweep(Box<sweep::Sweep>),
     #[command(subcommand)]
     Workload(workload::Workload),
@@ -70,6 +71,7 @@ impl Command {
             Command::Simulate(c) => c.run(out),
             Command::Compare(c) => c.run(out),
             Command::Capacity(c) => c.run(out),
+            Command::Plan(c) => c.run(out),
             Command::Sweep(c) => c.run(out),
             Command::Workload(c) => c.run(out),
         }
