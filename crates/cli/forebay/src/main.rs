@@ -12,8 +12,8 @@ mod written;
 
 use clap::{Parser, Subcommand};
 use commands::{
-    capacity, capture, compare, config, emulate, observe, plugins, policy, replay, report, serve, simulate,
-    sweep, whatif, workload,
+    capacity, capture, compare, config, emulate, observe, plan, plugins, policy, replay, report, serve,
+    simulate, sweep, whatif, workload,
 };
 use forebay_base::Diagnostics;
 use std::io::{self, ErrorKind, Write};
@@ -54,6 +54,7 @@ enum Command {
     Simulate(simulate::Simulate),
     Compare(Box<compare::Compare>),
     Capacity(capacity::Capacity),
+    Plan(Box<plan::Plan>),
     Sweep(Box<sweep::Sweep>),
     #[command(subcommand)]
     Workload(workload::Workload),
@@ -75,6 +76,7 @@ impl Command {
             Command::Simulate(c) => c.run(out),
             Command::Compare(c) => c.run(out),
             Command::Capacity(c) => c.run(out),
+            Command::Plan(c) => c.run(out),
             Command::Sweep(c) => c.run(out),
             Command::Workload(c) => c.run(out),
             Command::Whatif(c) => c.run(out),

@@ -115,7 +115,7 @@ impl ClusterFlags {
 }
 
 /// vLLM's arguments in the published runs, which are its defaults on smaller GPUs.
-fn published(spec: &mut EngineSpec) {
+pub(crate) fn published(spec: &mut EngineSpec) {
     spec.max_num_seqs = Some(256);
     spec.max_num_batched_tokens = Some(2048);
     spec.gpu_memory_utilization = 0.9;

@@ -4,7 +4,7 @@
 //! any request is refused or lost; [`forebay_records::stats::backlog`] has the rule for growth. A search first
 //! brackets the capacity with short runs, then verifies both ends of the bracket with full ones and halves it.
 
-mod usage;
+pub(crate) mod usage;
 
 pub use usage::{Limit, Usage};
 
@@ -48,7 +48,7 @@ impl Search {
     }
 
     /// For a workload whose traces end earlier: four fifths of what there is, after one fifth.
-    fn within(self, workload: &Workload) -> Search {
+    pub(crate) fn within(self, workload: &Workload) -> Search {
         let longest = workload.traces.iter().filter_map(|feed| {
             let rate = feed.rate();
             (rate > 0.0).then(|| feed.rows() as f64 / rate)
@@ -162,11 +162,11 @@ fn halve((mut low, mut high): (f64, f64), precision: f64, mut holds: impl FnMut(
 }
 
 /// Requests that may be refused or lost by a pool that keeps up: more, and the queue's bounds hide its growth.
-const LOST: f64 = 0.001;
+pub(crate) const LOST: f64 = 0.001;
 
 /// The workload as a search runs it. Stages that do not repeat tell a story with an end; what is asked is
 /// whether a rate can go on.
-fn watched(workload: &Workload, search: Search) -> Workload {
+pub(crate) fn watched(workload: &Workload, search: Search) -> Workload {
     let mut workload = workload.clone();
     for class in workload.classes.iter_mut().filter(|c| !c.repeat) {
         class.stages.clear();

@@ -4,6 +4,7 @@ use crate::about::{About, ClassInfo, EndpointSummary};
 use crate::asked::Stated;
 use crate::capacity::{Answer, Found, Question, Usage};
 use crate::compare::{ArmResult, ClassResult, Comparison, Measure, PlaceResult, Published};
+use crate::plan;
 use crate::summary::{ClassSummary, Figures, Metric, QUANTILES, Summary};
 use crate::sweep::Sweep;
 use forebay_records::stats::{Paired, Quantile, Standing, Throughput, Verdict};
@@ -324,5 +325,63 @@ pub fn sweep(s: &Sweep) -> Value {
     });
     json!({
         "axes": axes.collect::<Vec<_>>(), "seeds": s.seeds, "points": points.collect::<Vec<_>>(),
+    })
+}
+
+fn plan_size(goals: &[plan::Goal], s: &plan::Size) -> Value {
+    let figures: serde_json::Map<String, Value> =
+        goals.iter().zip(&s.figures).map(|(g, f)| (g.asked.to_string(), stated(f))).collect();
+    let fails = s.fails.iter().map(|f| match *f {
+        plan::Fail::Grows(share) => json!({"backlog_growth_share": share}),
+        plan::Fail::Loses(share) => json!({"lost_share": share}),
+        plan::Fail::Goal(i) => json!({"slo": goals[i].asked.to_string()}),
+    });
+    json!({
+        "endpoints": s.endpoints, "holds": s.holds(), "fails": fails.collect::<Vec<_>>(), "figures": figures,
+        "output_tokens_per_second": number(s.tokens), "long_enough_for_steady": s.steady,
+    })
+}
+
+/// A plan. Latencies are in nanoseconds, shares from 0 to 1; costs are in the unit of the prices, which are by
+/// kind of endpoint and of one GPU for an hour.
+pub fn plan(q: &plan::Question, answers: &[plan::Answer], prices: &[Option<f64>]) -> Value {
+    let goals = q.goals.iter().map(|g| {
+        json!({"figure": g.asked.to_string(), "limit": g.limit, "from": if g.own { "workload" } else { "slo" }})
+    });
+    let answer = |(i, a): (usize, &plan::Answer)| {
+        let kind = &q.kinds[i];
+        let (outcome, sizes) = match a.outcome {
+            plan::Outcome::Endpoints(n) => ("endpoints", vec![n]),
+            plan::Outcome::NoSize(small, large) => ("no number holds", vec![small, large]),
+            plan::Outcome::Beyond(n) => ("more than allowed", vec![n]),
+            plan::Outcome::Unfit => ("no such endpoint", vec![]),
+        };
+        let at = a.endpoints().and_then(|n| a.size(n));
+        let neighbour = |n: Option<u32>| n.and_then(|n| a.size(n)).map(plan::Size::holds);
+        let cost = plan::Cost::of(kind, a, prices[i]);
+        json!({
+            "hardware": kind.name, "gpus_per_endpoint": kind.gpus(), "unfit": kind.engine.as_ref().err(),
+            "endpoints": a.endpoints(), "outcome": outcome, "outcome_at": sizes,
+            "by_seed": a.by_seed, "least_median_most": a.counts().map(|(l, m, h)| json!([l, m, h])),
+            "nearest_slo": at.and_then(|s| s.nearest(&q.goals)).map(|i| q.goals[i].asked.to_string()),
+            "one_less_holds": neighbour(a.endpoints().and_then(|n| n.checked_sub(1))),
+            "one_more_holds": neighbour(a.endpoints().map(|n| n + 1)),
+            "warmup_ns": a.times.warmup.0, "window_ns": a.times.window.0,
+            "capacity_of_one": number(a.one),
+            "capacity": a.capacity.as_ref().map(|f| json!({"low": f.low, "high": number(f.high)})),
+            "rate_over_capacity": a.load(q.workload.rate()).map(number),
+            "servers_at_capacity": a.usage.as_ref().map(usage),
+            "price_per_gpu_hour": prices[i],
+            "cost": cost.map(|c| json!({
+                "per_hour": c.hour, "per_hour_by_seed": c.by_seed.map(|(l, h)| [l, h]),
+                "per_million_output_tokens": number(c.million),
+            })),
+            "sizes": a.sizes.iter().map(|s| plan_size(&q.goals, s)).collect::<Vec<_>>(),
+        })
+    };
+    json!({
+        "workload": q.workload.name, "rate": q.workload.rate(), "mode": "steady", "seeds": q.seeds,
+        "slos": goals.collect::<Vec<_>>(), "max": q.max,
+        "hardware": answers.iter().enumerate().map(answer).collect::<Vec<_>>(),
     })
 }

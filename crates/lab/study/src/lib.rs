@@ -1,5 +1,5 @@
-//! What simulated runs say: one, several policies over paired seeds, the capacity of a pool, and the
-//! grids of two published studies.
+//! What simulated runs say: one, several policies over paired seeds, the capacity of a pool, how
+//! many endpoints traffic needs, and the grids of two published studies.
 //!
 //! Runs are spread over threads. Results come in the order of their index, so that the bytes of a study do not depend on how many threads
 //! there are.
@@ -17,6 +17,7 @@ pub mod observed;
 pub mod parallel;
 pub mod part1;
 pub mod perfetto;
+pub mod plan;
 pub mod policies;
 pub mod run_page;
 pub mod steady;

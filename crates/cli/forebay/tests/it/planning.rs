@@ -1,4 +1,4 @@
-//! `forebay capacity`, `forebay sweep` and `forebay workload`.
+//! `forebay capacity`, `forebay plan`, `forebay sweep` and `forebay workload`.
 
 use crate::{file, run};
 use std::path::Path;
@@ -128,4 +128,57 @@ fn presets_are_listed_printed_and_checked() {
     let r = run(&["workload", "show", "cod"]);
     assert_eq!(r.code, 64);
     assert!(r.err.contains("did you mean \"code\"?"), "{}", r.err);
+}
+
+#[test]
+fn a_plan_is_the_same_on_any_number_of_threads() {
+    let text = WORKLOAD.replace("rate: 2}", "rate: 6}").replace("rate: 4}", "rate: 12}");
+    let workload = file("plan-workload.yaml", &text);
+    let dir = |threads: &str| Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("plan-{threads}"));
+    let go = |threads: &str| {
+        let dir = dir(threads);
+        let args = ["plan", "--workload", workload.to_str().unwrap(), "--hardware", "l40s"];
+        let slo =
+            ["--slo", "critical:ttft-p90<2s", "--slo", "sheddable:e2e-mean<60s", "--price", "l40s=0.80"];
+        let rest = ["--config", "examples/recommended.yaml", "--seeds", "2", "--threads", threads];
+        let printed = run(&[&args[..], &slo[..], &rest[..], &["--out", dir.to_str().unwrap()]].concat());
+        assert_eq!(printed.code, 0, "{}", printed.err);
+        (printed.out, ["plan.json", "plan.csv"].map(|n| read(&dir, n)))
+    };
+    let (one, two) = (go("1"), go("2"));
+    assert_eq!(one, two);
+    let (out, [json, csv]) = one;
+    assert!(out.lines().all(|l| l.chars().count() <= 100), "{out}");
+    for part in ["critical TTFT p90", "--slo", "rate / capacity", "cost per hour", "not a verdict"] {
+        assert!(out.contains(part), "{part}\n{out}");
+    }
+    let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let l40s = &value["hardware"][0];
+    let n = l40s["endpoints"].as_u64().unwrap();
+    assert!(n > 1 && l40s["one_less_holds"] == false, "{l40s}");
+    let hour = l40s["cost"]["per_hour"].as_f64().unwrap();
+    assert!((hour - 0.8 * n as f64).abs() < 1e-9, "{hour}");
+    // 18 requests of 100 tokens a second.
+    let million = l40s["cost"]["per_million_output_tokens"].as_f64().unwrap();
+    assert!((million / (hour / 6.48) - 1.0).abs() < 0.1, "{million}");
+    assert_eq!(csv.lines().count(), 1 + l40s["sizes"].as_array().unwrap().len());
+    // The file's own deadline of 1 s on the same latency of the same class gave way.
+    assert_eq!(value["slos"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn what_is_wrong_with_a_plan_is_named() {
+    for (flags, said) in [
+        (&["--slo", "critcal:ttft-p99<1s"][..], "--slo: the workload has no class \"critcal\""),
+        (&["--slo", "critical:ttft-p99>1s"], "expected critical:ttft-p99<1s"),
+        (&["--hardware", "h10"], "--hardware: unknown hardware \"h10\""),
+        (&["--price", "h10=2"], "did you mean \"h100\"?"),
+        (&["--price", "h100=free"], "expected a number above 0"),
+        (&["--model", "qwen3-14"], "did you mean \"qwen3-14b\"?"),
+        (&["--tensor-parallel-size", "3"], "expected a divisor of the model's 40 attention heads"),
+    ] {
+        let r = run(&[&["plan", "--workload", "code"], flags].concat());
+        assert_eq!((r.code, r.out.as_str()), (64, ""), "{flags:?}");
+        assert!(r.err.contains(said), "{said}: {}", r.err);
+    }
 }

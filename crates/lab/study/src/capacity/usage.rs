@@ -65,7 +65,7 @@ const FULL_SEQUENCES: f64 = 0.95;
 const FULL_KV: f64 = 0.75;
 
 /// Runs the workload at its rate and looks at the servers after its warm-up.
-pub(super) fn of(plan: &Arc<Plan>, cluster: &Arc<Cluster>, workload: &Workload, seed: u64) -> Usage {
+pub(crate) fn of(plan: &Arc<Plan>, cluster: &Arc<Cluster>, workload: &Workload, seed: u64) -> Usage {
     let setup = Setup { plan: Arc::clone(plan), cluster: Arc::clone(cluster), workload: workload.clone() };
     let options = Options { sample: Some(setup.sampling(POINTS)), ..Options::new(0) };
     let mut work = Work::default();
