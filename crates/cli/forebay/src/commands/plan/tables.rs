@@ -51,7 +51,7 @@ pub(super) fn answers(q: &Question, answers: &[Answer], prices: &[Option<f64>]) 
     });
     line("one less fails by", &|i| {
         let n = n(i)?;
-        Some(if n == 1 { "-".to_owned() } else { first(fails(q, answers[i].size(n - 1)?)) })
+        Some(if n == 1 { "-".to_owned() } else { first(&fails(q, answers[i].size(n - 1)?)) })
     });
     line("one more", &|i| {
         let more = answers[i].size(n(i)? + 1)?;
@@ -84,8 +84,8 @@ pub(super) fn answers(q: &Question, answers: &[Answer], prices: &[Option<f64>]) 
 }
 
 /// The first of several reasons; the table of all sizes has the others.
-fn first(reasons: String) -> String {
-    reasons.split_once(", ").map_or(reasons.clone(), |(one, _)| one.to_owned())
+fn first(reasons: &str) -> String {
+    reasons.split_once(", ").map_or(reasons, |(one, _)| one).to_owned()
 }
 
 /// Why a size does not hold.
