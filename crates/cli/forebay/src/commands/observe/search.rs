@@ -200,7 +200,7 @@ mod tests {
             ("ttft<1s", "expected [CLASS:]METRIC-pNN<TIME"),
             ("speed-p99<1s", "no metric \"speed\"; expected one of ttft"),
             ("ttft-p100<1s", "between 0 and 100"),
-            ("ttft-p99<1", "1"),
+            ("ttft-p99<1", "without a unit"),
             ("itl-p99.9<1s", "expected p50, p90, p95 or p99"),
         ] {
             assert!(goal(text).unwrap_err().contains(says), "{text}: {}", goal(text).unwrap_err());
