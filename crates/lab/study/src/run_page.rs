@@ -114,7 +114,6 @@ impl RunPage<'_> {
             "finished/s",
             "tokens/s",
             "goodput",
-            "deadlines",
         ];
         let several = s.classes.len() > 1;
         let rows = s.classes.iter().map(Some).chain([several.then_some(&s.total)]).flatten().enumerate();
@@ -133,11 +132,15 @@ impl RunPage<'_> {
                     plain(text::three(c.throughput.requests_per_second())),
                     plain(format!("{:.0}", c.throughput.output_tokens_per_second())),
                     plain(c.goodput.map_or("-".to_owned(), |g| format!("{:.1} %", 100.0 * g.share()))),
-                    (info.map_or(String::new(), crate::about::ClassInfo::deadlines), "dim"),
                 ]
             })
             .collect();
         page.table(&head, &rows);
+        let asks = self.about.classes.iter().map(|c| (c, c.deadlines())).filter(|(_, d)| !d.is_empty());
+        let asks: Vec<String> = asks.map(|(c, d)| format!("{} {d}", c.name)).collect();
+        if !asks.is_empty() {
+            page.text(&format!("Goodput counts requests within their deadlines: {}.", asks.join("; ")));
+        }
         let d = &s.total.with_drain;
         page.text(&format!(
             "Finished and tokens per second count what completed while requests arrived. With the drain it is {} \
