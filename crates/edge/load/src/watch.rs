@@ -183,7 +183,7 @@ fn fill(view: &mut View, last: &[(Nanos, Record)]) {
     let seconds = (span as f64 / 1e9).max(1e-3);
     let finished = || last.iter().filter(|(_, r)| r.row.is_finished());
     view.finished_rate = finished().count() as f64 / seconds;
-    view.token_rate = finished().map(|(_, r)| f64::from(r.row.output_tokens)).sum::<f64>() / seconds;
+    view.token_rate = finished().map(|(_, r)| u64::from(r.row.output_tokens)).sum::<u64>() as f64 / seconds;
     let of = |f: &dyn Fn(&Record) -> Option<Span>| {
         let mut samples = Samples::new();
         last.iter().filter_map(|(_, r)| f(r)).for_each(|s| samples.push(Some(s.0)));
