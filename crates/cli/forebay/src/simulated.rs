@@ -329,9 +329,20 @@ pub(crate) fn at_rate(workload: &Workload, rate: Option<f64>) -> Result<Workload
     }
 }
 
-/// Threads for a study: as asked, or as many as there are cores.
-pub(crate) fn threads(asked: Option<u64>) -> usize {
-    asked.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), |n| n as usize)
+/// How many threads a study runs on.
+#[derive(Debug, Args)]
+pub(crate) struct Threads {
+    /// Threads; results do not depend on it [default: all cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
+    threads: Option<u64>,
+}
+
+impl Threads {
+    /// As asked, or as many as there are cores.
+    pub(crate) fn count(&self) -> usize {
+        let all = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.threads.map_or_else(all, |n| n as usize)
+    }
 }
 
 /// How long work may take before a bar is shown.

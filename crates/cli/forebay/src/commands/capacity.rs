@@ -2,7 +2,7 @@
 
 use crate::input::{self, StabilityFlags, Unusable};
 use crate::layout::{self, right};
-use crate::simulated::{ClusterFlags, threads, with_bar, workload};
+use crate::simulated::{ClusterFlags, Threads, with_bar, workload};
 use crate::written;
 use clap::Args;
 use comfy_table::Cell;
@@ -36,9 +36,8 @@ pub(crate) struct Capacity {
     /// Seeds, from 1 on; with several there is an interval
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
-    /// Threads; results do not depend on it [default: all cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
-    threads: Option<u64>,
+    #[command(flatten)]
+    threads: Threads,
     /// Write capacity.json and capacity.csv into this folder
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -53,7 +52,7 @@ impl Capacity {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
         let q = self.question()?;
         let progress = Progress::new();
-        let answers = with_bar(&progress, "runs", || capacities(&q, threads(self.threads), &progress));
+        let answers = with_bar(&progress, "runs", || capacities(&q, self.threads.count(), &progress));
         let value = json::capacity(&q, &answers);
         if let Some(dir) = &self.out {
             written::all(

@@ -3,7 +3,7 @@
 mod tables;
 
 use crate::input;
-use crate::simulated::{ClusterFlags, engines, threads, with_bar, workload};
+use crate::simulated::{ClusterFlags, Threads, engines, with_bar, workload};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use forebay_sim::Cluster;
@@ -48,9 +48,8 @@ pub(crate) struct Compare {
     /// Paired seeds, from 1 on
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
-    /// Threads; results do not depend on it [default: all cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
-    threads: Option<u64>,
+    #[command(flatten)]
+    threads: Threads,
     /// Write comparison.json and report.html into this folder
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -74,7 +73,7 @@ enum FactorSet {
 
 impl Compare {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
-        let threads = threads(self.threads);
+        let threads = self.threads.count();
         let progress = Progress::new();
         let question = match self.study {
             Some(study) => self.study(study, threads, &progress)?,
@@ -244,8 +243,8 @@ fn agreement(c: &Comparison) -> Vec<String> {
         let [(moved, all_moved), (still, all_still)] = c.agreement(m);
         (all_moved + all_still > 0).then(|| {
             format!(
-                "{}: of {all_moved} published changes of more than {NO_CHANGE:.0} % {moved} have the same direction here, \
-                 of {all_still} smaller ones {still} are no change here either.",
+                "{}: {moved} of the {all_moved} published changes of more than {NO_CHANGE:.0} % go the same way here, \
+                 and {still} of the {all_still} smaller ones are no change here either.",
                 m.label()
             )
         })

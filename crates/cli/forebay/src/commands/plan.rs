@@ -3,7 +3,7 @@
 mod tables;
 
 use crate::input::{self, StabilityFlags, Unusable};
-use crate::simulated::{at_rate, published, threads, with_bar, workload};
+use crate::simulated::{Threads, at_rate, published, with_bar, workload};
 use crate::written;
 use clap::Args;
 use forebay_base::{Diagnostic, Diagnostics, Position};
@@ -61,9 +61,8 @@ pub(crate) struct Plan {
     /// The largest pool that is tried
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     max: u32,
-    /// Threads; results do not depend on it [default: all cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
-    threads: Option<u64>,
+    #[command(flatten)]
+    threads: Threads,
     /// Write plan.json and plan.csv into this folder
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -79,7 +78,7 @@ impl Plan {
         let prices: Vec<Option<f64>> =
             q.kinds.iter().map(|k| prices.iter().find(|(n, _)| *n == k.name).map(|(_, p)| *p)).collect();
         let progress = Progress::new();
-        let answers = with_bar(&progress, "runs", || plan(&q, threads(self.threads), &progress));
+        let answers = with_bar(&progress, "runs", || plan(&q, self.threads.count(), &progress));
         let value = json::plan(&q, &answers, &prices);
         if let Some(dir) = &self.out {
             let csv = tables::csv(&q, &answers);

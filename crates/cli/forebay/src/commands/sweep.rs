@@ -3,7 +3,7 @@
 use crate::catalogue::catalogue;
 use crate::input::{self, StabilityFlags};
 use crate::layout::{self, right};
-use crate::simulated::{ClusterFlags, beside, sources, threads, with_bar, workload_text};
+use crate::simulated::{ClusterFlags, Threads, beside, sources, with_bar, workload_text};
 use crate::written;
 use clap::Args;
 use comfy_table::Cell;
@@ -48,9 +48,8 @@ pub(crate) struct Sweep {
     /// Seeds, from 1 on
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
-    /// Threads; results do not depend on it [default: all cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
-    threads: Option<u64>,
+    #[command(flatten)]
+    threads: Threads,
     /// Write sweep.json, sweep.csv and report.html into this folder
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -74,7 +73,7 @@ impl Sweep {
         let seeds: Vec<u64> = (1..=self.seeds).collect();
         let progress = Progress::new();
         let done = with_bar(&progress, "runs", || {
-            sweep(&made.setups, (&axes, &points), &asked, &seeds, threads(self.threads), &progress)
+            sweep(&made.setups, (&axes, &points), &asked, &seeds, self.threads.count(), &progress)
         });
         let value = json::sweep(&done);
         if let Some(dir) = &self.out {

@@ -2,7 +2,7 @@
 
 use crate::input::{self, StabilityFlags};
 use crate::layout::{self, right};
-use crate::simulated::{ClusterFlags, TraceFlags, TrafficRead, at_rate, threads, traffic, with_bar};
+use crate::simulated::{ClusterFlags, Threads, TraceFlags, TrafficRead, at_rate, traffic, with_bar};
 use anyhow::Context;
 use clap::Args;
 use comfy_table::Cell;
@@ -40,9 +40,8 @@ pub(crate) struct Whatif {
     /// Paired seeds, from 1 on
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
-    /// Threads; results do not depend on it [default: all cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
-    threads: Option<u64>,
+    #[command(flatten)]
+    threads: Threads,
     /// Write report.html and whatif.json into this folder
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -76,7 +75,7 @@ impl Whatif {
         };
         let progress = Progress::new();
         progress.expect(runs(&ask));
-        let answer = with_bar(&progress, "runs", || answer(&ask, threads(self.threads), &progress));
+        let answer = with_bar(&progress, "runs", || answer(&ask, self.threads.count(), &progress));
         print(out, &answer)?;
         if let Some(counts) = counts {
             writeln!(out, "{}", told(&counts))?;
