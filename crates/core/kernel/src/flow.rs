@@ -273,10 +273,7 @@ impl Queues {
     pub(crate) fn programs(&self, now: Nanos) -> Option<BTreeMap<Arc<str>, Program>> {
         let mut all: BTreeMap<Arc<str>, Program> = BTreeMap::new();
         let mut add = |name: &Arc<str>, p: Program| {
-            let sum = all.entry(Arc::clone(name)).or_default();
-            sum.waits += p.waits;
-            sum.waited_ms += p.waited_ms;
-            sum.service += p.service;
+            *all.entry(Arc::clone(name)).or_default() += p;
         };
         let mut counted = false;
         for b in &self.bands {

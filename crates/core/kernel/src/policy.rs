@@ -208,6 +208,14 @@ pub struct Program {
     pub service: f64,
 }
 
+impl std::ops::AddAssign for Program {
+    fn add_assign(&mut self, other: Program) {
+        self.waits += other.waits;
+        self.waited_ms += other.waited_ms;
+        self.service += other.service;
+    }
+}
+
 /// Chooses which flow of a band goes next.
 pub trait FairnessPolicy: Send + Sync + Debug {
     /// Fresh state for one band.

@@ -156,10 +156,7 @@ fn program_gauges(
 ) {
     let mut shown: BTreeMap<String, Program> = BTreeMap::new();
     for (name, p) in programs {
-        let sum = shown.entry(fairness(name)).or_default();
-        sum.waits += p.waits;
-        sum.waited_ms += p.waited_ms;
-        sum.service += p.service;
+        *shown.entry(fairness(name)).or_default() += *p;
     }
     let (waits, services): (Family<Labels, FloatGauge>, Family<Labels, FloatGauge>) = Default::default();
     for (name, p) in shown {

@@ -31,7 +31,7 @@ pub(crate) fn colour(i: usize) -> &'static str {
 
 /// A width of a text in 12 px, estimated.
 fn width_of(text: &str) -> f64 {
-    6.7 * text.chars().count() as f64
+    7.2 * text.chars().count() as f64
 }
 
 /// Where a chart's parts lie, in pixels.
@@ -100,7 +100,11 @@ impl Frame {
         self
     }
     /// Names and colours in rows under the title; the last one has a diamond if it is `marked`.
+    /// A series alone and without a name has none.
     pub(crate) fn legend(&self, out: &mut String, names: &[&str], marked: bool) {
+        if names == [""] {
+            return;
+        }
         let places = self.places(names.iter().copied()).0;
         for (i, (name, (x, y))) in names.iter().zip(places).enumerate() {
             let _ = if marked && i + 1 == names.len() {

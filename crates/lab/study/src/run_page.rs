@@ -419,7 +419,12 @@ pub fn verdict(s: &Summary) -> String {
             text::three(s.backlog.arrivals)
         )
     });
-    what.to_owned() + &grows
+    let filling = if s.may_be_filling_up() {
+        " Requests arrived for less than ten mean end-to-end times: a pool that is filling up looks the same."
+    } else {
+        ""
+    };
+    format!("{what}{grows}{filling}")
 }
 
 /// What the pool did, by name.

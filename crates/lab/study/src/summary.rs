@@ -159,6 +159,13 @@ impl Summary {
         summary
     }
 
+    /// Whether requests arrived for less than ten mean end-to-end times, the shortest window of a steady claim:
+    /// then a pool that is still filling up looks like one that is overloaded.
+    pub fn may_be_filling_up(&self) -> bool {
+        let mean = self.total.figure(Metric::E2e).mean;
+        self.load != Load::Stable && mean.is_some_and(|ns| self.total.throughput.seconds < 10.0 * ns / 1e9)
+    }
+
     /// Of the rows of a run of `workload`, simulated or live. `gaps` are the times per token by class, or nothing
     /// where they are not told apart, and `all_gaps` those of all classes. Counters stay at zero.
     pub fn of_rows(

@@ -339,7 +339,12 @@ pub(crate) fn verdict(s: &Summary) -> String {
             text::three(s.backlog.arrivals)
         )
     });
-    format!("verdict: {}{grows}", s.load.label())
+    let filling = if s.may_be_filling_up() {
+        "\nrequests arrived for less than ten mean E2E times: a pool that is filling up looks the same"
+    } else {
+        ""
+    };
+    format!("verdict: {}{grows}{filling}", s.load.label())
 }
 
 /// Who ended how.
