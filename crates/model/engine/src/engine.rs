@@ -260,6 +260,8 @@ pub struct Engine {
     pub(crate) loaded: VecDeque<u32>,
     /// These, and those whose KV is still on its way, which are among the incoming.
     pub(crate) transferring: u32,
+    /// When the KV has come that is on its way now: what is asked for later comes behind it.
+    pub(crate) link_taken: Nanos,
     /// What is kept of adapters.
     pub(crate) loras: Loras,
     /// How long steps take, in thousandths of what the latency model says.
@@ -318,6 +320,7 @@ impl Engine {
             slowdown: NO_SLOWDOWN,
             loaded: VecDeque::new(),
             transferring: 0,
+            link_taken: now,
             loras: Loras::default(),
             hits: Vec::new(),
             kept_hits: 0,
@@ -442,7 +445,8 @@ impl Engine {
     }
 
     /// Takes a request in whose prompt another server has computed. The scheduler finds room for the whole
-    /// prompt, then waits until the KV of what is not in this server's cache has come; then only the prompt's last token is
+    /// prompt, then waits until the KV of what is not in this server's cache has come, one prompt's behind the
+    /// other's (a transfer that has begun ends, even if its request is cancelled); then only the prompt's last token is
     /// computed here, as vLLM does it. Meanwhile the request counts as waiting and takes no sequence slot.
     pub fn arrive_prefilled(&mut self, now: Nanos, job: Job, transfer: Transfer) -> Result<(), ArriveError> {
         let id = job.id;

@@ -159,8 +159,8 @@ impl Engine {
         (seq.settled, seq.cached) = (cached, cached);
         (seq.transfer, seq.loaded) = (None, true);
         seq.place = Place::Incoming;
-        seq.arrived = at + transfer.lasts(prompt - cached);
-        let due = seq.arrived;
+        let due = transfer.ends(at, self.link_taken, prompt - cached);
+        (seq.arrived, self.link_taken) = (due, due);
         let seqs = &self.seqs;
         let place = self.incoming.partition_point(|&s| seqs[s as usize].arrived <= due);
         self.incoming.insert(place, slot);

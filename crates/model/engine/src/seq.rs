@@ -27,10 +27,11 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// How long so many tokens take.
-    pub fn lasts(&self, tokens: u32) -> Span {
+    /// When so many tokens are there that are asked for at `at`, over a way that is `taken` until then: the
+    /// first byte comes after the latency, and behind what was asked for before.
+    pub(crate) fn ends(&self, at: Nanos, taken: Nanos, tokens: u32) -> Nanos {
         let ps = u128::from(self.per_token_ps) * u128::from(tokens);
-        self.latency + Span(u64::try_from(ps.div_ceil(1000)).unwrap_or(u64::MAX))
+        taken.max(at + self.latency) + Span(u64::try_from(ps.div_ceil(1000)).unwrap_or(u64::MAX))
     }
 }
 

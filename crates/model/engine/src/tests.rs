@@ -120,7 +120,6 @@ fn a_server_that_schedules_after_each_step_is_one_step_faster() {
 #[test]
 fn a_prefilled_prompt_holds_its_blocks_while_it_comes_and_costs_one_token() {
     let transfer = Transfer { latency: Span::millis(2), per_token_ps: 50_000_000 };
-    assert_eq!(transfer.lasts(100), Span::millis(7));
     let mut engine = Engine::new(&resolved(&tiny(20)), Nanos::ZERO);
     engine.arrive_prefilled(Nanos::ZERO, job(1, 100, 3), transfer).unwrap();
     let mut events = Vec::new();
@@ -137,6 +136,24 @@ fn a_prefilled_prompt_holds_its_blocks_while_it_comes_and_costs_one_token() {
     assert_eq!(engine.blocks().free(), 13);
     engine.abort(Nanos((1 << 40) + 1), 2).unwrap();
     assert_eq!((engine.blocks().free(), engine.next_event()), (20, None));
+}
+
+/// Prompts that are asked for together come one behind the other, with one latency before the first.
+#[test]
+fn transfers_share_the_way_into_a_server() {
+    let transfer = Transfer { latency: Span::millis(2), per_token_ps: 50_000_000 };
+    let mut engine = Engine::new(&resolved(&tiny(40)), Nanos::ZERO);
+    for id in 1..=2 {
+        engine.arrive_prefilled(Nanos::ZERO, job(id, 100, 1), transfer).unwrap();
+    }
+    let events = run(&mut engine);
+    let ms = |id| tokens_of(&events, id)[0].0 / 1_000_000;
+    assert_eq!((ms(1), ms(2)), (8, 13), "there after 7 and 12 ms, and a step each");
+    // A way that is free again delays nobody.
+    let at = Nanos(1 << 40);
+    engine.arrive_prefilled(at, job(3, 100, 1), transfer).unwrap();
+    engine.advance(at, &mut Vec::new());
+    assert_eq!(engine.next_event(), Some(at + Span::millis(7)));
 }
 
 /// What is in the cache already does not come again.

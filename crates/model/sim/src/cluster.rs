@@ -79,7 +79,7 @@ pub struct Network {
 /// How the KV of a prompt gets from the server that computed it to the one that decodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvLink {
-    /// Bytes per second between two servers.
+    /// Bytes per second into a server, shared by what it reads from others.
     pub bandwidth: u64,
     /// Before the first byte.
     pub latency: Span,

@@ -97,7 +97,7 @@ fn everything_has_one_end_and_both_step_modes_agree() {
 }
 
 fn agrees(seed: u64, rate: f64, blocks: u32) {
-    let mut c = cluster("{bandwidth: 2G}", blocks);
+    let mut c = cluster("{bandwidth: 4G}", blocks);
     let text = "version: 1
 engines:
   - {name: p, model: qwen3-14b, hardware: h100, role: prefill}
