@@ -209,6 +209,7 @@ impl State {
                 output_tokens: choice.tokens,
                 prefix: Arc::clone(names),
                 priority: ask.priority,
+                class: 0,
                 lora: None,
             };
             if let Err(e) = self.engine.arrive(now, job) {

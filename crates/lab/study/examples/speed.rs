@@ -138,7 +138,7 @@ fn engine_only(w: &Workload, cluster: &Cluster, steps: StepMode) -> Result<(f64,
     let jobs = all.iter().map(|a| {
         let (id, prefix) = (a.number, Arc::clone(&a.prefix));
         let (prompt_tokens, output_tokens) = (a.prompt_tokens, a.output_tokens);
-        (a.at, Job { id, prompt_tokens, output_tokens, prefix, priority: 0, lora: None })
+        (a.at, Job { id, prompt_tokens, output_tokens, prefix, priority: 0, class: 0, lora: None })
     });
     let jobs: Vec<_> = jobs.collect();
     let config = &cluster.servers.first().ok_or("there is a server")?.engine;

@@ -138,14 +138,7 @@ impl What {
 
     /// Whether it is of the pool and cannot be asked of a class.
     pub const fn of_pool(self) -> bool {
-        matches!(
-            self,
-            What::Preemptions
-                | What::Recompute
-                | What::EngineQueue
-                | What::GatewayQueue
-                | What::Latency(Metric::Itl, _)
-        )
+        matches!(self, What::Preemptions | What::Recompute | What::EngineQueue | What::GatewayQueue)
     }
 }
 
@@ -392,7 +385,6 @@ mod tests {
                 "no class \"critica\"; expected one of critical, batch; did you mean \"critical\"?",
             ),
             ("preemptions:batch", "preemptions is of all classes together"),
-            ("itl-p99:batch", "expected itl-p99 without a class"),
         ] {
             let d = Asked::parse(text, &classes, "--metric").unwrap_err().to_string();
             assert!(d.contains(said) && d.contains("--metric"), "{d}");

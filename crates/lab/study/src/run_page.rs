@@ -163,15 +163,13 @@ impl RunPage<'_> {
         page.section("Latency");
         for (c, info) in self.summary.classes.iter().zip(&self.about.classes) {
             page.part(&format!("{}, priority {}", c.name, info.priority));
-            // What nobody knows is left out: engines' tokens by class, and in live runs the inside of a server.
+            // What nobody knows is left out: in live runs the inside of a server.
             let inside = [Metric::Itl, Metric::Gateway, Metric::Network, Metric::EngineWait, Metric::Prefill];
-            let all = Metric::ALL.into_iter().filter(|m| {
-                let of = if *m == Metric::Itl { c } else { &self.summary.total };
-                !inside.contains(m) || of.figure(*m).mean.is_some()
-            });
+            let known = |m: &Metric| self.summary.total.figure(*m).mean.is_some();
+            let all = Metric::ALL.into_iter().filter(|m| !inside.contains(m) || known(m));
             latency_table(page, c, all);
         }
-        if self.summary.total.figure(Metric::Itl).mean.is_some() {
+        if self.summary.classes.len() > 1 && self.summary.total.figure(Metric::Itl).mean.is_some() {
             page.part("Between two tokens, all classes");
             latency_table(page, &self.summary.total, [Metric::Itl]);
         }

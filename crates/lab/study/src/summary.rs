@@ -23,8 +23,7 @@ pub enum Metric {
     Prefill,
     /// Mean time per output token after the first.
     Tpot,
-    /// Time between two tokens, over tokens and not over requests; only of all classes together, since
-    /// engines do not tell them apart.
+    /// Time between two tokens, over tokens and not over requests.
     Itl,
     /// Arrival to last token.
     E2e,
@@ -154,7 +153,9 @@ pub struct Summary {
 impl Summary {
     /// Of a run of `workload`.
     pub fn of(run: &Run, workload: &Workload) -> Summary {
-        let mut summary = Summary::of_rows(&run.rows, &[], Some(&run.gaps), workload, run.ended_at);
+        let mut all_gaps = Histogram::new();
+        run.gaps.iter().for_each(|h| all_gaps.merge(h));
+        let mut summary = Summary::of_rows(&run.rows, &run.gaps, Some(&all_gaps), workload, run.ended_at);
         (summary.counters, summary.scaling) = (run.counters.clone(), run.scaling.clone());
         summary
     }

@@ -49,6 +49,7 @@ fn job(r: &Value) -> Result<Job, String> {
         output_tokens: small(r, "output")?,
         prefix: hashes.iter().filter_map(Value::as_u64).collect(),
         priority: number(r, "priority")? as i64,
+        class: 0,
         lora: None,
     })
 }

@@ -76,6 +76,7 @@ fn jobs(load: &Load, rate: Option<f64>) -> Vec<(Nanos, Job)> {
                 output_tokens: draw(load.output, draws, Purpose::named("output"), id),
                 prefix: (0..u64::from(prompt / 16)).map(|i| (id << 20) | i).collect(),
                 priority: 0,
+                class: 0,
                 lora: None,
             };
             (rate.map_or(Nanos::ZERO, |r| Nanos((id as f64 * 1e9 / r) as u64)), job)

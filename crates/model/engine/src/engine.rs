@@ -1,7 +1,7 @@
 //! The server: arrivals, step boundaries, and what is published.
 
 use crate::blocks::{BlockPool, FastMap};
-use crate::gaps::Gaps;
+use crate::gaps::{ClassGaps, Gaps};
 use crate::group::Group;
 use crate::latency::{Composition, StepCost};
 use crate::lora::Loras;
@@ -27,6 +27,9 @@ pub struct Job {
     pub prefix: Arc<[u64]>,
     /// Lower runs first under [`crate::Scheduling::Priority`]; ignored otherwise.
     pub priority: i64,
+    /// The caller's number for the class of requests that this one is counted with; small, since there is a count
+    /// for each up to the greatest.
+    pub class: u16,
     /// The caller's number for the LoRA adapter that the request runs with.
     pub lora: Option<u16>,
 }
@@ -193,6 +196,8 @@ pub(crate) struct Batch {
     pub(crate) entries: Vec<Entry>,
     /// Sequences of the group in it, one decoded token each.
     pub(crate) group: u32,
+    /// These by class.
+    pub(crate) classes: Vec<u32>,
     /// The state of the group that it was priced with.
     pub(crate) epoch: u64,
     pub(crate) tokens: u32,
@@ -252,7 +257,7 @@ pub struct Engine {
     pub(crate) quiet: u64,
     pub(crate) counters: Published,
     pub(crate) published: Published,
-    pub(crate) gaps: Option<Box<Gaps>>,
+    pub(crate) gaps: Option<Box<ClassGaps>>,
     pub(crate) planned: Option<Vec<Planned>>,
     /// The last composition and its cost: in steady decoding it is the same for many steps.
     pub(crate) priced: (Composition, StepCost),
@@ -369,10 +374,10 @@ impl Engine {
         self.gaps.get_or_insert_default();
     }
 
-    /// The times between successive tokens of each request, if [`Engine::record_gaps`] was called. The same
-    /// in both modes.
-    pub fn gaps(&self) -> Option<&Gaps> {
-        self.gaps.as_deref()
+    /// The times between successive tokens of each request by [`Job::class`], up to the greatest that had any, if
+    /// [`Engine::record_gaps`] was called. The same in both modes.
+    pub fn gaps(&self) -> &[Gaps] {
+        self.gaps.as_deref().map_or(&[], ClassGaps::classes)
     }
 
     /// Keeps what the scheduler plans from now on, for comparisons. Meant for exact mode: sequences that macro
@@ -425,6 +430,7 @@ impl Engine {
             id: job.id,
             number: self.arrivals,
             priority: job.priority,
+            class: job.class,
             arrived: now + self.config.latency.request,
             lora: job.lora,
             prompt: job.prompt_tokens,
@@ -565,7 +571,7 @@ impl Engine {
         if batch.group > 0 {
             self.counters.generation_tokens += u64::from(batch.group);
             if let Some(gaps) = &mut self.gaps {
-                gaps.add(batch.duration_ps, u64::from(batch.group));
+                gaps.add_progression(batch.duration_ps, 0, 1, &batch.classes);
             }
         }
         self.ended += 1;
@@ -600,7 +606,7 @@ impl Engine {
         if index == 0 {
             self.counters.prompt_tokens += u64::from(seq.prompt);
         } else if let Some(gaps) = &mut self.gaps {
-            gaps.add(self.end_ps - seq.last_ps, 1);
+            gaps.add(seq.class, self.end_ps - seq.last_ps);
         }
         seq.last_ps = self.end_ps;
         self.counters.generation_tokens += 1;

@@ -38,28 +38,6 @@ impl Gaps {
         self.sum_ps += ps * u128::from(times);
     }
 
-    /// Counts `times` gaps of each of `first`, `first + delta`, ... `first + (steps - 1) * delta`.
-    pub(crate) fn add_progression(&mut self, first: u128, delta: u128, steps: u64, times: u64) {
-        let n = u128::from(steps);
-        self.sum_ps += (n * first + delta * (n * n.saturating_sub(1) / 2)) * u128::from(times);
-        let mut done = 0;
-        while done < steps {
-            let ps = first + delta * u128::from(done);
-            let b = bucket(nanos(ps));
-            let above = u128::from(lowest(b + 1)) * 1000;
-            // The first term that is not in this bucket.
-            let end = match (above - first).checked_div(delta) {
-                None => steps,
-                Some(q) => {
-                    let exact = q * delta == above - first;
-                    u64::try_from(q + u128::from(!exact)).unwrap_or(u64::MAX).min(steps)
-                }
-            };
-            self.put(b, (end - done) * times);
-            done = end;
-        }
-    }
-
     fn put(&mut self, bucket: usize, n: u64) {
         if self.counts.len() <= bucket {
             self.counts.resize(bucket + 1, 0);
@@ -85,6 +63,59 @@ impl Gaps {
     }
 }
 
+/// Gaps by the class of the request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ClassGaps {
+    classes: Vec<Gaps>,
+}
+
+impl ClassGaps {
+    pub(crate) fn classes(&self) -> &[Gaps] {
+        &self.classes
+    }
+
+    fn of(&mut self, class: usize) -> &mut Gaps {
+        if self.classes.len() <= class {
+            self.classes.resize_with(class + 1, Gaps::default);
+        }
+        &mut self.classes[class]
+    }
+
+    /// Counts one gap.
+    pub(crate) fn add(&mut self, class: u16, ps: u128) {
+        self.of(usize::from(class)).add(ps, 1);
+    }
+
+    /// Counts a gap of `first`, `first + delta`, ... `first + (steps - 1) * delta` for as many requests of each class
+    /// as `members` says. Buckets are found once for all classes.
+    pub(crate) fn add_progression(&mut self, first: u128, delta: u128, steps: u64, members: &[u32]) {
+        let present = || members.iter().map(|&m| u64::from(m)).enumerate().filter(|(_, m)| *m > 0);
+        let n = u128::from(steps);
+        let sum = n * first + delta * (n * n.saturating_sub(1) / 2);
+        for (class, members) in present() {
+            self.of(class).sum_ps += sum * u128::from(members);
+        }
+        let mut done = 0;
+        while done < steps {
+            let ps = first + delta * u128::from(done);
+            let b = bucket(nanos(ps));
+            let above = u128::from(lowest(b + 1)) * 1000;
+            // The first term that is not in this bucket.
+            let end = match (above - first).checked_div(delta) {
+                None => steps,
+                Some(q) => {
+                    let exact = q * delta == above - first;
+                    u64::try_from(q + u128::from(!exact)).unwrap_or(u64::MAX).min(steps)
+                }
+            };
+            for (class, members) in present() {
+                self.classes[class].put(b, (end - done) * members);
+            }
+            done = end;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,15 +135,23 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn a_progression_is_its_terms(first in 0u128..20_000_000, delta in 0u128..900_000, steps in 0u64..400) {
-            let mut bulk = Gaps::default();
-            bulk.add_progression(first, delta, steps, 3);
-            let mut single = Gaps::default();
-            for i in 0..steps {
-                single.add(first + delta * u128::from(i), 3);
+        fn a_progression_is_its_terms_in_each_class(
+            first in 0u128..20_000_000, delta in 0u128..900_000, steps in 1u64..400
+        ) {
+            let members = [3u32, 0, 2];
+            let mut bulk = ClassGaps::default();
+            bulk.add_progression(first, delta, steps, &members);
+            for (gaps, members) in bulk.classes().iter().zip(members) {
+                let mut single = Gaps::default();
+                for i in 0..steps {
+                    if members > 0 {
+                        single.add(first + delta * u128::from(i), members.into());
+                    }
+                }
+                prop_assert_eq!(gaps, &single);
+                prop_assert_eq!(gaps.buckets().map(|b| b.2).sum::<u64>(), gaps.total());
             }
-            prop_assert_eq!(&bulk, &single);
-            prop_assert_eq!(bulk.buckets().map(|b| b.2).sum::<u64>(), bulk.total());
+            prop_assert_eq!(bulk.classes().iter().map(Gaps::total).sum::<u64>(), 5 * steps);
         }
     }
 }

@@ -20,6 +20,8 @@ pub(crate) struct Group {
     sum: i64,
     /// Members that start a new block at plan p, at index p modulo the block size.
     starts: Vec<u32>,
+    /// Members by class.
+    classes: Vec<u32>,
     /// Members by their adapter.
     pub(crate) loras: BTreeMap<u16, u32>,
     /// No member was admitted after this.
@@ -34,6 +36,7 @@ impl Group {
             heap: IndexedHeap::default(),
             sum: 0,
             starts: vec![0; block_size as usize],
+            classes: Vec::new(),
             loras: BTreeMap::new(),
             last_order: 0,
             epoch: 0,
@@ -48,6 +51,14 @@ impl Group {
     /// the token itself.
     pub(crate) fn context(&self, plan: u64) -> u64 {
         (self.sum + self.len() as i64 * (plan as i64 + 1)) as u64
+    }
+
+    fn class_mut(&mut self, class: u16) -> &mut u32 {
+        let class = usize::from(class);
+        if self.classes.len() <= class {
+            self.classes.resize(class + 1, 0);
+        }
+        &mut self.classes[class]
     }
 
     fn start_index(&self, base: i64) -> usize {
@@ -100,6 +111,7 @@ impl Engine {
         }
         if self.group_fits() {
             batch.group = self.group.len() as u32;
+            batch.classes.clone_from(&self.group.classes);
             let taken = self.blocks.take(self.group.starting_at(self.plans));
             debug_assert!(taken, "room was checked");
         } else {
@@ -145,6 +157,7 @@ impl Engine {
             group.sum += seq.base;
             group.last_order = group.last_order.max(seq.order);
             group.heap.set(slot, due as u64);
+            *group.class_mut(seq.class) += 1;
             if let Some(lora) = seq.lora {
                 *group.loras.entry(lora).or_default() += 1;
             }
@@ -193,6 +206,7 @@ impl Engine {
             seq.last_ps = self.last_end_ps;
         }
         let (base, joined, order, generation) = (seq.base, seq.joined, seq.order, seq.generation);
+        let class = seq.class;
         if let Some(lora) = seq.lora
             && let Some(members) = self.group.loras.get_mut(&lora)
         {
@@ -201,6 +215,7 @@ impl Engine {
                 self.group.loras.remove(&lora);
             }
         }
+        *self.group.class_mut(class) -= 1;
         let start = self.group.start_index(base);
         self.group.starts[start] -= 1;
         self.group.sum -= base;
@@ -215,6 +230,7 @@ impl Engine {
         for batch in [&mut self.current, &mut self.next] {
             if batch.active && batch.index >= joined {
                 batch.group -= 1;
+                batch.classes[usize::from(class)] -= 1;
                 let context = (base + batch.index as i64) as u32;
                 let entry = Entry { slot, generation, order, tokens: 1, context, samples: true };
                 let place = batch.entries.partition_point(|e| e.order < order);
@@ -323,7 +339,7 @@ impl Engine {
         let members = self.group.len() as u64;
         let (growth, first) = (self.growth_ps(), self.next.duration_ps);
         if let Some(gaps) = &mut self.gaps {
-            gaps.add_progression(self.current.duration_ps, growth, n, members);
+            gaps.add_progression(self.current.duration_ps, growth, n, &self.group.classes);
         }
         self.last_end_ps = self.end_of(n);
         self.end_ps = self.end_of(n + 1);

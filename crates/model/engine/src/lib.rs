@@ -10,7 +10,7 @@
 //!
 //! let spec = EngineSpec::named("qwen3-14b", "h100").expect("both are in the catalogue");
 //! let mut engine = Engine::new(&spec.resolve().expect("it fits into one H100"), Nanos::ZERO);
-//! let job = Job { id: 1, prompt_tokens: 1000, output_tokens: 2, prefix: [].into(), priority: 0, lora: None };
+//! let job = Job { id: 1, prompt_tokens: 1000, output_tokens: 2, prefix: [].into(), priority: 0, class: 0, lora: None };
 //! engine.arrive(Nanos::ZERO, job).expect("the prompt is shorter than the model's context");
 //! let mut events = Vec::new();
 //! while let Some(at) = engine.next_event() {

@@ -45,6 +45,8 @@ pub(crate) struct Seq {
     /// Rank of arrival; also the identity from which output blocks are hashed.
     pub(crate) number: u64,
     pub(crate) priority: i64,
+    /// What its gaps between tokens are counted with.
+    pub(crate) class: u16,
     /// When the scheduler can see it.
     pub(crate) arrived: Nanos,
     /// The adapter that it runs with, if any.
@@ -99,6 +101,7 @@ impl Seq {
             id: 0,
             number: 0,
             priority: 0,
+            class: 0,
             arrived: Nanos::ZERO,
             lora: None,
             prompt: 0,

@@ -20,7 +20,15 @@ fn resolved(spec: &EngineSpec) -> Resolved {
 }
 
 fn job(id: u64, prompt: u32, output: u32) -> Job {
-    Job { id, prompt_tokens: prompt, output_tokens: output, prefix: [].into(), priority: 0, lora: None }
+    Job {
+        id,
+        prompt_tokens: prompt,
+        output_tokens: output,
+        prefix: [].into(),
+        priority: 0,
+        class: 0,
+        lora: None,
+    }
 }
 
 /// Hashes of a prompt's full blocks: the first `shared` of them the same for all of `group`.

@@ -119,8 +119,9 @@ pub struct Run {
     pub scaling: Scaling,
     /// In the order of time; empty unless they were asked for.
     pub preemptions: Vec<Preemption>,
-    /// Times between two tokens of a request in nanoseconds; empty unless they were asked for.
-    pub gaps: Histogram,
+    /// Times between two tokens of a request in nanoseconds, by class up to the last that had any; empty unless they
+    /// were asked for.
+    pub gaps: Vec<Histogram>,
     /// When the last event ran.
     pub ended_at: Nanos,
     /// The decision log of router 0, if it was asked for.

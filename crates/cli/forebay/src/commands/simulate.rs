@@ -278,9 +278,11 @@ fn print(out: &mut dyn Write, setup: &Setup, of: Results<'_>) -> anyhow::Result<
         write!(out, "{}", latencies(c))?;
         writeln!(out)?;
     }
-    writeln!(out, "tokens of all classes")?;
-    write!(out, "{}", gaps(&s.total))?;
-    writeln!(out)?;
+    if s.classes.len() > 1 {
+        writeln!(out, "tokens of all classes")?;
+        write!(out, "{}", table_of(&s.total, [Metric::Itl]))?;
+        writeln!(out)?;
+    }
     write!(out, "{}", pool(s))?;
     writeln!(out)?;
     write!(out, "{}", endpoints(of))?;
@@ -399,12 +401,7 @@ pub(crate) fn ends(s: &Summary) -> String {
 }
 
 fn latencies(c: &ClassSummary) -> String {
-    table_of(c, Metric::ALL.into_iter().filter(|m| *m != Metric::Itl))
-}
-
-/// Engines do not tell classes apart.
-fn gaps(c: &ClassSummary) -> String {
-    table_of(c, [Metric::Itl])
+    table_of(c, Metric::ALL)
 }
 
 fn table_of(c: &ClassSummary, metrics: impl IntoIterator<Item = Metric>) -> String {

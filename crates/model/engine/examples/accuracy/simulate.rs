@@ -126,6 +126,7 @@ pub(crate) fn run(e: &Experiment, factors: Factors, seed: u64) -> Result<Outcome
                 output_tokens: e.output_tokens,
                 prefix,
                 priority: 0,
+                class: 0,
                 lora: None,
             };
             let engine = id % engines.len();

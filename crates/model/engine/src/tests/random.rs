@@ -1,6 +1,7 @@
 //! Invariants under random load, and both step modes side by side.
 
 use super::*;
+use crate::Gaps;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -139,6 +140,7 @@ fn drive(spec: &EngineSpec, inputs: &[Input]) -> (Vec<EngineEvent>, Ledger) {
                     output_tokens: output,
                     prefix: names,
                     priority,
+                    class: (i % 3) as u16,
                     lora: adapter(i),
                 };
                 engine.arrive(now, job).unwrap();
@@ -205,9 +207,10 @@ fn side_by_side(spec: &EngineSpec, inputs: &[Input]) -> u64 {
     exact.record_gaps();
     bulk.record_gaps();
     let (mut now, mut all, mut some) = (Nanos::ZERO, Vec::new(), Vec::new());
-    let mut wakes = 0;
+    let (mut wakes, mut firsts) = (0, 0);
     let mut pass = |exact: &mut Engine, bulk: &mut Engine, now: Nanos| {
         exact.advance(now, &mut all);
+        firsts += all.iter().filter(|e| matches!(e, EngineEvent::Token { index: 0, .. })).count() as u64;
         while let Some(at) = bulk.next_event().filter(|&at| at <= now) {
             bulk.advance(at, &mut some);
             wakes += 1;
@@ -230,6 +233,7 @@ fn side_by_side(spec: &EngineSpec, inputs: &[Input]) -> u64 {
                     output_tokens: output,
                     prefix: names,
                     priority,
+                    class: (i % 3) as u16,
                     lora: adapter(i),
                 };
                 assert_eq!(exact.arrive(now, job.clone()), bulk.arrive(now, job));
@@ -256,6 +260,9 @@ fn side_by_side(spec: &EngineSpec, inputs: &[Input]) -> u64 {
         pass(&mut exact, &mut bulk, end);
     }
     assert_eq!(exact.gaps(), bulk.gaps());
+    // All tokens but the first of each request.
+    let told: u64 = exact.gaps().iter().map(Gaps::total).sum();
+    assert_eq!(told, exact.published().generation_tokens - firsts);
     assert_eq!(exact.blocks.free(), bulk.blocks.free());
     wakes
 }

@@ -46,6 +46,7 @@ impl Flight {
             output_tokens: if self.prefilling.is_some() { 1 } else { self.output_tokens },
             prefix: super::chain_of_engine(&self.prefix, block_tokens),
             priority: 0,
+            class: self.row.class,
             lora: self.lora,
         }
     }

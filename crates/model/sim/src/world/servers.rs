@@ -54,8 +54,8 @@ pub(super) struct Scrape {
 pub(super) struct Servers {
     config: Vec<Arc<Resolved>>,
     pub(super) list: Vec<Server>,
-    /// Gaps between tokens on engines that died.
-    gaps: Histogram,
+    /// Gaps between tokens on engines that died, by class.
+    gaps: Vec<Histogram>,
     due: IndexedHeap<(Nanos, u32)>,
     pub(super) out: Vec<EngineEvent>,
 }
@@ -76,7 +76,7 @@ impl Servers {
         Servers {
             list: config.iter().map(fresh).collect(),
             config,
-            gaps: Histogram::new(),
+            gaps: Vec::new(),
             due: IndexedHeap::default(),
             out: Vec::new(),
         }
@@ -156,8 +156,8 @@ impl Servers {
         counters.steps = self.list.iter().map(|s| s.steps + s.engine.published_at(now).steps).sum();
     }
 
-    /// Times between the tokens of requests on all servers.
-    pub(super) fn gaps(&self) -> Histogram {
+    /// Times between the tokens of requests on all servers, by class.
+    pub(super) fn gaps(&self) -> Vec<Histogram> {
         let mut all = self.gaps.clone();
         for s in &self.list {
             add_gaps(&mut all, &s.engine);
@@ -199,9 +199,15 @@ fn engine(config: &Resolved, now: Nanos, options: &Options) -> Engine {
 }
 
 /// Adds an engine's gaps, each at the middle of its bucket.
-fn add_gaps(to: &mut Histogram, engine: &Engine) {
-    for (first, last, times) in engine.gaps().into_iter().flat_map(forebay_engine::Gaps::buckets) {
-        to.record_many(u64::midpoint(first, last), times);
+fn add_gaps(to: &mut Vec<Histogram>, engine: &Engine) {
+    let classes = engine.gaps();
+    if to.len() < classes.len() {
+        to.resize_with(classes.len(), Histogram::new);
+    }
+    for (to, gaps) in to.iter_mut().zip(classes) {
+        for (first, last, times) in gaps.buckets() {
+            to.record_many(u64::midpoint(first, last), times);
+        }
     }
 }
 
