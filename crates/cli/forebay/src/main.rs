@@ -12,8 +12,8 @@ mod written;
 
 use clap::{Parser, Subcommand};
 use commands::{
-    capacity, capture, compare, config, emulate, observe, plan, plugins, policy, replay, report, serve,
-    simulate, sweep, whatif, workload,
+    capacity, capture, compare, config, emulate, observe, parity, plan, plugins, policy, replay, report,
+    serve, simulate, sweep, whatif, workload,
 };
 use forebay_base::Diagnostics;
 use std::io::{self, ErrorKind, Write};
@@ -61,6 +61,7 @@ enum Command {
     Whatif(Box<whatif::Whatif>),
     Capture(capture::Capture),
     Observe(Box<observe::Observe>),
+    Parity(Box<parity::Parity>),
     Report(report::Report),
 }
 
@@ -82,6 +83,7 @@ impl Command {
             Command::Whatif(c) => c.run(out),
             Command::Capture(c) => c.run(out),
             Command::Observe(c) => c.run(out),
+            Command::Parity(c) => c.run(out),
             Command::Report(c) => c.run(out),
         }
     }

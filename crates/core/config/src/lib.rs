@@ -25,6 +25,6 @@ pub use endpoints::{FileEndpoint, read_endpoints};
 pub use gates::Gates;
 pub use instances::{Instance, Options};
 pub use load::{DEFAULT_CONFIG, load, load_tree};
-pub use manifests::Manifests;
+pub use manifests::{Manifests, Objective};
 pub use proxy::{ProxyConfig, RetryOn};
 pub use schema::schema;

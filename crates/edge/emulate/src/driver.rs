@@ -3,6 +3,7 @@
 use crate::ask::{Ask, End};
 use crate::clock::Clock;
 use crate::metrics::{Finished, Life, Metrics};
+use crate::options::Served;
 use crate::text::{Tokenizer, block_names};
 use forebay_base::Nanos;
 use forebay_engine::{ArriveError, Engine, EngineEvent, Job, Published, Resolved};
@@ -10,6 +11,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 use std::task::{Context, Poll, Waker};
 use tokio::sync::Notify;
 
@@ -71,6 +73,8 @@ struct Waiter {
     part: usize,
     why: Finished,
     life: Life,
+    /// Kept only for whoever wants accounts.
+    request_id: Box<str>,
 }
 
 struct State {
@@ -80,6 +84,8 @@ struct State {
     events: Vec<EngineEvent>,
     next_id: u64,
     now: Nanos,
+    clock: Clock,
+    accounts: Option<Sender<Served>>,
 }
 
 /// The engine behind its lock.
@@ -101,7 +107,12 @@ pub(crate) struct Ticket {
 }
 
 impl Driver {
-    pub(crate) fn new(config: &Resolved, clock: Clock, created: f64) -> Arc<Driver> {
+    pub(crate) fn new(
+        config: &Resolved,
+        clock: Clock,
+        created: f64,
+        accounts: Option<Sender<Served>>,
+    ) -> Arc<Driver> {
         let now = clock.now();
         Arc::new(Driver {
             clock,
@@ -112,6 +123,8 @@ impl Driver {
                 events: Vec::new(),
                 next_id: 0,
                 now,
+                clock,
+                accounts,
             }),
             kick: Notify::new(),
             config: config.clone(),
@@ -137,7 +150,12 @@ impl Driver {
     }
 
     /// Hands all choices of a request to the engine.
-    pub(crate) fn submit(self: &Arc<Self>, ask: &Ask, tokenizer: Tokenizer) -> Result<Ticket, ArriveError> {
+    pub(crate) fn submit(
+        self: &Arc<Self>,
+        ask: &Ask,
+        tokenizer: Tokenizer,
+        request_id: &str,
+    ) -> Result<Ticket, ArriveError> {
         let block_size = self.config.spec.block_size;
         let names: Vec<Arc<[u64]>> = ask
             .choices
@@ -148,7 +166,7 @@ impl Driver {
             parts: ask.choices.iter().map(|_| Part::default()).collect(),
             waker: Mutex::new(None),
         });
-        let first_id = self.turn(|state, now| state.arrive(now, ask, &names, &flight))?;
+        let first_id = self.turn(|state, now| state.arrive(now, ask, &names, &flight, request_id))?;
         self.kick.notify_one();
         self.load.fetch_add(1, Ordering::Relaxed);
         Ok(Ticket { driver: Arc::clone(self), flight, first_id })
@@ -198,6 +216,7 @@ impl State {
         ask: &Ask,
         names: &[Arc<[u64]>],
         flight: &Arc<Flight>,
+        request_id: &str,
     ) -> Result<u64, ArriveError> {
         let first_id = self.next_id;
         for (part, (choice, names)) in ask.choices.iter().zip(names).enumerate() {
@@ -222,6 +241,7 @@ impl State {
             let life = Life {
                 arrived: now,
                 admitted: now,
+                scheduled: None,
                 first: now,
                 last: now,
                 prompt,
@@ -232,7 +252,8 @@ impl State {
                 n: ask.n,
             };
             let why = if choice.end == End::Length { Finished::Length } else { Finished::Stop };
-            self.waiters.insert(id, Waiter { flight: Arc::clone(flight), part, why, life });
+            let request_id = if self.accounts.is_some() { request_id.into() } else { Box::default() };
+            self.waiters.insert(id, Waiter { flight: Arc::clone(flight), part, why, life, request_id });
             self.next_id += 1;
         }
         Ok(first_id)
@@ -246,6 +267,7 @@ impl State {
                 EngineEvent::Admitted { id, at, cached_tokens } => {
                     if let Some(w) = self.waiters.get_mut(&id) {
                         w.life.admitted = at;
+                        w.life.scheduled.get_or_insert(at);
                         w.life.cached = cached_tokens;
                         w.flight.parts[w.part].cached.store(cached_tokens, Ordering::Release);
                     }
@@ -266,6 +288,7 @@ impl State {
                 EngineEvent::Finished { id, .. } => {
                     if let Some(w) = self.waiters.remove(&id) {
                         self.metrics.finished(w.why, &w.life);
+                        account(self.accounts.as_ref(), self.clock, &w, true);
                         w.flight.parts[w.part].done.store(true, Ordering::Release);
                     }
                 }
@@ -278,6 +301,28 @@ impl State {
             }
         }
     }
+}
+
+/// Tells what became of a choice.
+fn account(to: Option<&Sender<Served>>, clock: Clock, w: &Waiter, finished: bool) {
+    let Some(to) = to else { return };
+    let life = &w.life;
+    let admitted = life.scheduled.map(|at| clock.real(at));
+    let token = |at: Nanos| (life.generated > 0).then(|| clock.real(at));
+    let served = Served {
+        request_id: w.request_id.to_string(),
+        arrived: clock.real(life.arrived),
+        admitted,
+        first: token(life.first),
+        last: token(life.last),
+        finished,
+        prompt_tokens: life.prompt,
+        cached_tokens: life.cached,
+        output_tokens: life.generated,
+        preemptions: life.preemptions,
+    };
+    // Whoever has left does not want to know.
+    let _ = to.send(served);
 }
 
 /// Whether the answer is left behind half way or complete, its place is given back; what has not
@@ -294,6 +339,7 @@ impl Drop for Ticket {
                 let waiter = state.waiters.remove(&id)?;
                 state.engine.abort(now, id);
                 state.metrics.aborted();
+                account(state.accounts.as_ref(), state.clock, &waiter, false);
                 Some(waiter)
             })
             .collect()

@@ -37,5 +37,5 @@ mod stream;
 mod text;
 
 pub use clock::Clock;
-pub use options::{Faults, Options, Refuse, StallMetrics};
+pub use options::{Faults, Options, Refuse, Served, StallMetrics};
 pub use server::{Emulator, StartError};

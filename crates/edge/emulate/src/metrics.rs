@@ -72,6 +72,8 @@ pub(crate) enum Finished {
 pub(crate) struct Life {
     pub(crate) arrived: Nanos,
     pub(crate) admitted: Nanos,
+    /// The first time that tokens of it were scheduled.
+    pub(crate) scheduled: Option<Nanos>,
     pub(crate) first: Nanos,
     pub(crate) last: Nanos,
     pub(crate) prompt: u32,

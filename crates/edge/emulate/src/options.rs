@@ -3,7 +3,8 @@
 use forebay_engine::ModelConfig;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
 
 /// How to refuse requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +53,32 @@ pub struct Faults {
     pub extra_latency_ms: u64,
 }
 
+/// What became of one choice of a request, by the engine's own account. Instants are real ones, exact whenever they
+/// were noticed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// The request's id: the client's, or the one that it was given.
+    pub request_id: String,
+    /// When the engine had it.
+    pub arrived: Instant,
+    /// When tokens of it were first scheduled, if they were.
+    pub admitted: Option<Instant>,
+    /// The end of the step that made its first token.
+    pub first: Option<Instant>,
+    /// The end of the step that made its last token so far.
+    pub last: Option<Instant>,
+    /// Whether it has all its tokens; otherwise its client left.
+    pub finished: bool,
+    /// Tokens of its prompt.
+    pub prompt_tokens: u32,
+    /// Of these, those that the prefix cache had.
+    pub cached_tokens: u32,
+    /// Tokens generated.
+    pub output_tokens: u32,
+    /// How often it lost its blocks.
+    pub preemptions: u32,
+}
+
 /// How to serve.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -72,6 +99,8 @@ pub struct Options {
     pub emulated_header: bool,
     /// Misbehaviour from the start.
     pub faults: Faults,
+    /// Gets an account of each choice when it ends, if anybody wants one.
+    pub accounts: Option<Sender<Served>>,
 }
 
 impl Options {
@@ -87,6 +116,7 @@ impl Options {
             early_stop: 0.0,
             emulated_header: true,
             faults: Faults::default(),
+            accounts: None,
         }
     }
 }

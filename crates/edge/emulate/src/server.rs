@@ -242,7 +242,12 @@ impl Server {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let model = &config.spec.model;
         Server {
-            driver: Driver::new(config, Clock::start(options.time_scale), now.as_secs_f64()),
+            driver: Driver::new(
+                config,
+                Clock::start(options.time_scale),
+                now.as_secs_f64(),
+                options.accounts,
+            ),
             limits: Limits {
                 served: options.served_model_names,
                 max_model_len: config.max_model_len,
@@ -436,7 +441,7 @@ impl Server {
         }
         let ask = Ask::read(chat, &parse(&body)?, &self.limits)?;
         drop(body);
-        let ticket = self.driver.submit(&ask, self.limits.tokenizer).map_err(refused)?;
+        let ticket = self.driver.submit(&ask, self.limits.tokenizer, &request_id).map_err(refused)?;
         let created = self.created + self.started.elapsed().as_secs();
         let head = Head::new(chat, &request_id, created, &self.limits.served[0]);
         let reset_after = faults.reset_after_tokens;

@@ -60,6 +60,10 @@ impl Ticket {
     pub fn waited(&self) -> Span {
         self.waited
     }
+    /// Its name in the decision log.
+    pub fn id(&self) -> Id {
+        self.id
+    }
     /// The priority of the band it ran in.
     pub fn priority(&self) -> i32 {
         self.priority

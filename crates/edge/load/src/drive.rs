@@ -96,6 +96,8 @@ pub struct Observation {
     pub ended_at: Nanos,
     /// Whether it was stopped before its time.
     pub stopped: bool,
+    /// The instant that times count from.
+    pub started: Instant,
     /// Processor time that this process took for it.
     pub cpu: Span,
 }
@@ -181,6 +183,7 @@ pub fn observe(
         calibration: server.calibration,
         ended_at,
         stopped,
+        started: dispatcher.crew.clock.0,
         cpu: Span(cpu_time().0.saturating_sub(cpu_before.0)),
     })
 }

@@ -286,6 +286,9 @@ impl Door {
         flight.record.queue_ms = Some(ticket.waited().as_millis_f64());
         self.router.metrics().prefix_hit(ticket.matched_tokens(), prompt_tokens);
         let upstream = ticket.upstream().cloned();
+        if self.log.is_on() {
+            flight.record.decision = ticket.id().to_string();
+        }
         flight.ticket = Some(ticket);
         let upstream = upstream.ok_or_else(|| {
             let message = "the chosen endpoint has just left the pool";

@@ -86,6 +86,9 @@ pub(crate) struct Record {
     pub(crate) error: Option<String>,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) endpoint: String,
+    /// Its name in the decision log; empty for what was refused.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) decision: String,
     pub(crate) stream: bool,
     pub(crate) request_bytes: u64,
     pub(crate) response_bytes: u64,
@@ -122,6 +125,7 @@ impl Default for Record {
             reason: None,
             error: None,
             endpoint: String::new(),
+            decision: String::new(),
             stream: false,
             request_bytes: 0,
             response_bytes: 0,

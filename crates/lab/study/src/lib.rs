@@ -15,6 +15,7 @@ pub mod html;
 pub mod json;
 pub mod observed;
 pub mod parallel;
+pub mod parity;
 pub mod part1;
 pub mod perfetto;
 pub mod plan;

@@ -70,7 +70,7 @@ impl Metric {
         }
     }
 
-    fn of(self, row: &Row) -> Option<Span> {
+    pub(crate) fn of(self, row: &Row) -> Option<Span> {
         match self {
             Metric::Ttft => row.ttft(),
             Metric::Gateway => row.gateway(),

@@ -126,4 +126,6 @@ pub struct Run {
     pub ended_at: Nanos,
     /// The decision log of router 0, if it was asked for.
     pub decisions: Option<String>,
+    /// With it: the numbers of the requests that its dispatches are of, in their order.
+    pub dispatches: Vec<u64>,
 }

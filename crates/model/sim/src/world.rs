@@ -43,8 +43,10 @@ pub struct Options {
     pub gaps: bool,
     /// Whether it is kept who was preempted when.
     pub preemptions: bool,
-    /// Whether the decision log of router 0 is kept.
+    /// Whether the decision log of router 0 is kept, with the requests that its dispatches are of.
     pub decisions: bool,
+    /// Whether routers are told how long the answer will be, as by clients that ask for exactly so many tokens.
+    pub tells_output: bool,
     /// Gets the simulated time in nanoseconds now and then, for whoever shows progress.
     pub watch: Option<Arc<AtomicU64>>,
 }
@@ -61,6 +63,7 @@ impl Options {
             gaps: false,
             preemptions: false,
             decisions: false,
+            tells_output: false,
             watch: None,
         }
     }
@@ -156,6 +159,7 @@ struct World<'a> {
     timeline: Timeline,
     preemptions: Vec<Preemption>,
     log: Option<Log>,
+    dispatches: Vec<u64>,
 }
 
 /// What runs next; at the same instant in this order.
@@ -231,6 +235,7 @@ impl<'a> World<'a> {
             timeline: Timeline::default(),
             preemptions: Vec::new(),
             log,
+            dispatches: Vec::new(),
         }
     }
 
@@ -339,6 +344,7 @@ impl<'a> World<'a> {
             streaming: true,
             session: a.session.map_or_else(Arc::default, |s| format!("{}-{s}", a.class).into()),
             slo_ttft: a.slo_ttft,
+            max_output_tokens: self.options.tells_output.then_some(a.output_tokens),
             model: a.lora.map_or_else(Arc::default, |lora| lora_name(lora).into()),
             ..Ask::default()
         };
@@ -370,6 +376,9 @@ impl<'a> World<'a> {
                     let prefill = prefill.map(|p| r.servers[p.index as usize]);
                     self.counters.dispatched += 1;
                     if let Some(f) = self.flights.get_mut(flight) {
+                        if router == 0 && self.log.is_some() {
+                            self.dispatches.push(f.row.number);
+                        }
                         f.row.dispatched = Some(self.now);
                         f.row.endpoint = Some(server);
                         f.bound = Some(server);
@@ -534,6 +543,7 @@ impl<'a> World<'a> {
             gaps,
             ended_at: self.now,
             decisions,
+            dispatches: self.dispatches,
         }
     }
 }

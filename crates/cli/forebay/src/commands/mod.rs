@@ -7,6 +7,7 @@ pub(crate) mod config;
 pub(crate) mod emulate;
 mod fleet;
 pub(crate) mod observe;
+pub(crate) mod parity;
 pub(crate) mod plan;
 pub(crate) mod plugins;
 pub(crate) mod policy;

@@ -3,7 +3,7 @@
 mod flags;
 mod search;
 pub(crate) mod show;
-mod view;
+pub(crate) mod view;
 mod write;
 
 use crate::input::Unusable;
@@ -209,7 +209,7 @@ impl Observe {
 }
 
 /// What a signal does: the first ends the sending, the second the run.
-fn stopping(watch: &Arc<Watch>) -> impl FnMut(&'static str) + Send + 'static {
+pub(crate) fn stopping(watch: &Arc<Watch>) -> impl FnMut(&'static str) + Send + 'static {
     let watch = Arc::clone(watch);
     move |signal| {
         let said = if watch.is_stopped() {

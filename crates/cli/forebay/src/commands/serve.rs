@@ -215,12 +215,20 @@ impl Serve {
         }
         let (access_log, access_writer) = self.access_log()?;
         let (recorder, record_writer) = self.recording.start()?;
-        let options = self.serve_options(&router, &config, manifests, seed, emulated, access_log);
-        let options = ServeOptions { recorder, ..options };
+        let proxy = self.front.over(config.proxy);
+        let mut options = serve_options(&router, &config, &proxy, manifests, seed);
+        (options.access_log, options.access_log_sample) = (access_log, self.access_log_sample);
+        options.recorder = recorder;
+        options.door.emulated = emulated;
+        options.door.proxy_paths.clone_from(&self.proxy_paths);
         let server = Server::bind(&self.listen, &self.admin_listen, options).await?;
         // Of its own, so that what it learns of an endpoint it learns from its own connections.
         let observer = Arc::new(Client::new(ClientOptions { max_idle: 2, ..ClientOptions::default() }));
-        let scraping = scrape::run(router.clone(), observer.clone(), self.scrape_options(&config)?);
+        let scraping = scrape::run(
+            router.clone(),
+            observer.clone(),
+            scrape_options(self.refresh_metrics_interval, &config)?,
+        );
         let scraping = tokio::spawn(scraping);
         let comparing = tokio::spawn(models::run(router.clone(), observer));
         announce(out, &server, &router, emulated, &pool)?;
@@ -264,73 +272,74 @@ impl Serve {
         };
         Ok((Some(lines), Some(writer)))
     }
+}
 
-    fn scrape_options(&self, config: &forebay_config::Config) -> anyhow::Result<ScrapeOptions> {
-        let mut options = ScrapeOptions {
-            interval: self.refresh_metrics_interval.max(forebay_live::plugins::MIN_SCRAPE_INTERVAL.to_std()),
-            ..ScrapeOptions::default()
-        };
-        for (source, extractors) in config.sources() {
-            if source.descriptor.name != "metrics-data-source" {
-                continue;
-            }
-            options.apply_source(&source.values);
-            if let Some(e) = extractors.iter().find(|e| e.descriptor.name == "core-metrics-extractor") {
-                options.engines = Engines::from_values(&e.values).map_err(Unusable)?;
-            }
+/// How endpoints are scraped: at this interval, unless the configuration says otherwise.
+pub(crate) fn scrape_options(
+    interval: Duration,
+    config: &forebay_config::Config,
+) -> anyhow::Result<ScrapeOptions> {
+    let mut options = ScrapeOptions {
+        interval: interval.max(forebay_live::plugins::MIN_SCRAPE_INTERVAL.to_std()),
+        ..ScrapeOptions::default()
+    };
+    for (source, extractors) in config.sources() {
+        if source.descriptor.name != "metrics-data-source" {
+            continue;
         }
-        Ok(options)
+        options.apply_source(&source.values);
+        if let Some(e) = extractors.iter().find(|e| e.descriptor.name == "core-metrics-extractor") {
+            options.engines = Engines::from_values(&e.values).map_err(Unusable)?;
+        }
     }
+    Ok(options)
+}
 
-    fn serve_options(
-        &self,
-        router: &Arc<Router>,
-        config: &forebay_config::Config,
-        manifests: Manifests,
-        seed: u64,
-        emulated: bool,
-        access_log: Option<lines::Lines>,
-    ) -> ServeOptions {
-        let proxy: ProxyConfig = self.front.over(config.proxy);
-        ServeOptions {
-            router: router.clone(),
-            manifests,
-            seed,
-            door: DoorOptions {
-                limits: CollectLimits {
-                    max_bytes: proxy.max_body,
-                    timeout: proxy.body_timeout.to_std(),
-                    ..CollectLimits::default()
-                },
-                max_answer_bytes: 64 << 20,
-                proxy_paths: self.proxy_paths.clone(),
-                parsers: Parsers::of_config(config),
-                reads: Reads::of_config(config),
-                emulated,
-                max_buffered_bytes: proxy.max_buffered_bytes,
-                retry_on: proxy.retry_on,
-                check_models: proxy.check_models,
+/// A server in front of a router, with the limits of `proxy` and neither logs nor recording.
+pub(crate) fn serve_options(
+    router: &Arc<Router>,
+    config: &forebay_config::Config,
+    proxy: &ProxyConfig,
+    manifests: Manifests,
+    seed: u64,
+) -> ServeOptions {
+    ServeOptions {
+        router: router.clone(),
+        manifests,
+        seed,
+        door: DoorOptions {
+            limits: CollectLimits {
+                max_bytes: proxy.max_body,
+                timeout: proxy.body_timeout.to_std(),
+                ..CollectLimits::default()
             },
-            server: ServerOptions {
-                header_timeout: proxy.header_timeout.to_std(),
-                write_timeout: proxy.write_timeout.to_std(),
-                max_connections: usize::try_from(front::room_for(proxy.max_connections))
-                    .unwrap_or(usize::MAX),
-                grace: proxy.drain_timeout.to_std(),
-                ..ServerOptions::default()
-            },
-            client: ClientOptions {
-                connect_timeout: proxy.connect_timeout.to_std(),
-                headers_timeout: proxy.first_byte_timeout.to_std(),
-                idle_timeout: proxy.idle_timeout.to_std(),
-                keep_idle: proxy.keep_idle.to_std(),
-                ..ClientOptions::default()
-            },
-            access_log,
-            recorder: None,
-            access_log_sample: self.access_log_sample,
-            stop_delay: proxy.shutdown_delay.to_std(),
-        }
+            max_answer_bytes: 64 << 20,
+            proxy_paths: Vec::new(),
+            parsers: Parsers::of_config(config),
+            reads: Reads::of_config(config),
+            emulated: false,
+            max_buffered_bytes: proxy.max_buffered_bytes,
+            retry_on: proxy.retry_on,
+            check_models: proxy.check_models,
+        },
+        server: ServerOptions {
+            header_timeout: proxy.header_timeout.to_std(),
+            write_timeout: proxy.write_timeout.to_std(),
+            max_connections: usize::try_from(front::room_for(proxy.max_connections)).unwrap_or(usize::MAX),
+            grace: proxy.drain_timeout.to_std(),
+            ..ServerOptions::default()
+        },
+        client: ClientOptions {
+            connect_timeout: proxy.connect_timeout.to_std(),
+            headers_timeout: proxy.first_byte_timeout.to_std(),
+            idle_timeout: proxy.idle_timeout.to_std(),
+            keep_idle: proxy.keep_idle.to_std(),
+            ..ClientOptions::default()
+        },
+        access_log: None,
+        recorder: None,
+        access_log_sample: 1.0,
+        stop_delay: proxy.shutdown_delay.to_std(),
     }
 }
 

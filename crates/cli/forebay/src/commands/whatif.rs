@@ -120,7 +120,7 @@ fn told(c: &forebay_workload::RecordingCounts) -> String {
 }
 
 /// Lines of at most [`layout::WIDTH`] characters.
-fn wrapped(text: &str) -> String {
+pub(crate) fn wrapped(text: &str) -> String {
     let mut out = String::new();
     let mut length = 0;
     for word in text.split_whitespace() {
