@@ -15,7 +15,7 @@ mod page;
 pub use decisions::{Alike, Decision, Decisions, EndpointSeen, Parting, Seen};
 pub use delays::{Delays, Spread};
 pub use distance::kolmogorov_smirnov;
-pub use page::{Shown, UNMATCHED, Unit, json, page};
+pub use page::{ShareRow, Shown, UNMATCHED, Unit, json, page};
 
 use crate::parallel::{Progress, parallel};
 use crate::summary::{ClassSummary, Metric, Summary};
@@ -460,7 +460,7 @@ impl Parity {
 
     /// Why the live run says nothing, if so.
     pub fn problems(&self) -> Vec<String> {
-        self.schedule.iter().flat_map(|s| s.problems()).map(|p| p.to_string()).collect()
+        self.schedule.iter().flat_map(Schedule::problems).map(|p| p.to_string()).collect()
     }
 
     /// How long the live run took.

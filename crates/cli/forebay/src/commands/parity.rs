@@ -14,6 +14,7 @@ use clap::Args;
 use comfy_table::Cell;
 use forebay_base::Span;
 use forebay_config::{Manifests, Objective};
+use forebay_kernel::Plan;
 use forebay_load::Watch;
 use forebay_sim::Cluster;
 use forebay_study::parity::{
@@ -89,12 +90,12 @@ impl Parity {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
         let workload = self.workload()?;
         let cluster = self.cluster.read()?;
-        possible(&workload, &cluster)?;
         let config = match &self.config {
             Some(path) => input::configuration(path, None, self.stability)?.config,
             None => input::built_in(self.stability)?,
         };
         let plan = Arc::new(config.plan(&Setup::priorities(&workload)));
+        possible(&workload, &cluster, &plan)?;
         let recipe = Recipe {
             config: &config,
             plan: &plan,
@@ -175,7 +176,7 @@ fn objectives(workload: &Workload) -> Manifests {
 }
 
 /// What a live side in one process cannot do.
-fn possible(workload: &Workload, cluster: &Cluster) -> Result<(), Unusable> {
+fn possible(workload: &Workload, cluster: &Cluster, plan: &Plan) -> Result<(), Unusable> {
     let no = |what: &str| Err(Unusable(format!("{what}: parity has no live side for it")));
     if cluster.routers > 1 {
         return no("--cluster: several routers");
@@ -188,6 +189,9 @@ fn possible(workload: &Workload, cluster: &Cluster) -> Result<(), Unusable> {
     }
     if cluster.scrape.period < forebay_live::plugins::MIN_SCRAPE_INTERVAL {
         return no("--cluster: scrapes more often than every 50ms");
+    }
+    if plan.prefill.is_some() {
+        return no("--config: prefill and decode in separate pools");
     }
     if workload.classes.iter().any(|c| c.lora.is_some()) {
         return no("--workload: LoRA adapters");

@@ -7,6 +7,7 @@ mod failing;
 mod leaving;
 mod metrics;
 mod observing;
+mod parity;
 mod process;
 mod proxying;
 mod queueing;

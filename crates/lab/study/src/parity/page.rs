@@ -7,6 +7,14 @@ use forebay_report::page::Cell;
 use forebay_report::{Chart, Lines, Page, Series};
 use serde_json::{Map, Value, json};
 
+/// A share of decisions: its name, that of the live side, and least and greatest of the runs around.
+pub type ShareRow = (&'static str, f64, Option<(f64, f64)>);
+
+/// Findings that are named; the tables have all of them.
+const NAMED: usize = 8;
+/// Requests of which 30 lie beyond the 99th percentile.
+const P99_NEEDS: f64 = 3_000.0;
+
 /// What a figure is counted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
@@ -119,21 +127,32 @@ impl Parity {
             out.push(format!("INVALID: the load generator did not keep its schedule: {problem}."));
         }
         let (outside, judged) = self.outside();
-        let names: Vec<&str> = outside.iter().map(|(n, _)| n.as_str()).collect();
+        let names: Vec<&str> = outside.iter().take(NAMED).map(|(n, _)| n.as_str()).collect();
         let expected = self.by_chance() * judged as f64;
-        out.push(match names.as_slice() {
-            [] => format!("All {judged} live figures are inside the range of the simulated runs."),
-            names => format!(
+        let more = outside.len() - names.len();
+        out.push(if names.is_empty() {
+            format!("All {judged} live figures are inside the range of the simulated runs.")
+        } else {
+            format!(
                 "{} of {judged} live figures are outside the range of the simulated runs, where chance alone would put \
-                 about {expected:.0}: {}.",
-                names.len(),
-                names.join(", ")
-            ),
+                 about {expected:.0}: {}{}.",
+                outside.len(),
+                names.join(", "),
+                if more > 0 { format!(" and {more} more") } else { String::new() }
+            )
         });
         if let Some((name, percent)) = self.greatest() {
             out.push(format!(
                 "The greatest deviation of a percentile: {name}, {} %.",
                 text::percent(percent)
+            ));
+        }
+        let few = |c: &&ClassParity| c.offered.live.unwrap_or(0.0) < P99_NEEDS;
+        let few: Vec<&str> = self.classes.iter().filter(few).map(|c| c.name.as_str()).collect();
+        if !few.is_empty() {
+            out.push(format!(
+                "Fewer than 30 requests lie beyond the p99 of {}: there it is about single requests.",
+                few.join(", ")
             ));
         }
         out
@@ -143,17 +162,15 @@ impl Parity {
     pub fn asked(&self) -> String {
         let i = &self.inputs;
         let [a, b] = i.requests;
-        let mut out = format!("Requests: {a} simulated, {b} live; ");
-        let same = i.other_prompt == 0 && i.other_output == 0;
-        out += &if same {
+        let lengths = if i.other_prompt == 0 && i.other_output == 0 {
             "prompts and answers have the same lengths in tokens".to_owned()
         } else {
             format!("{} with another prompt and {} with another answer", i.other_prompt, i.other_output)
         };
-        let [c, d] = i.cached;
-        let [p, q] = i.preemptions;
-        out += &format!("; cached tokens {c} and {d}; preemptions {p} and {q}.");
-        out
+        let ([c, d], [p, q]) = (i.cached, i.preemptions);
+        format!(
+            "Requests: {a} simulated, {b} live; {lengths}; cached tokens {c} and {d}; preemptions {p} and {q}."
+        )
     }
 
     /// The rows of the table of delays: name, then probe and run at the 50th and 99th percentile.
@@ -169,7 +186,7 @@ impl Parity {
 
 impl DecisionParity {
     /// Name, live share, least and greatest of the runs.
-    pub fn rows(&self) -> Vec<(&'static str, f64, Option<(f64, f64)>)> {
+    pub fn rows(&self) -> Vec<ShareRow> {
         type Share = fn(&super::Alike) -> f64;
         let all: [(&str, Share); 4] = [
             ("same endpoint", |a| a.endpoint),

@@ -215,7 +215,8 @@ fn assemble(seen: &Observation, notes: Notes) -> Live {
         });
         row.dispatched = None;
         if let Some(d) = decided.get(&number) {
-            (row.dispatched, row.endpoint) = (Some(d.at), Some(d.endpoint));
+            // The wait in its queue. The way to it is part of the network, as in the simulated cluster.
+            (row.dispatched, row.endpoint) = (Some(row.arrived + d.waited), Some(d.endpoint));
         }
         if let Some(a) = accounts.get(&number) {
             row.engine_arrived = Some(of(a.arrived));
