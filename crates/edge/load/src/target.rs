@@ -260,9 +260,10 @@ impl Shape {
         out
     }
 
-    /// Headers of a probe: those of every request, without class and flow.
+    /// Headers of a probe: those of every request, without class and flow, and the mark that it is one.
     pub(crate) fn probe_headers(&self) -> HeaderMap {
         let mut h = self.common.clone();
+        h.insert(HeaderName::from_static(headers::PROBE), HeaderValue::from_static("calibration"));
         h.insert(ACCEPT, HeaderValue::from_static("application/json"));
         h
     }

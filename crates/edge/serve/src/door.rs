@@ -251,7 +251,8 @@ impl Door {
 
         // Hashing a long prompt takes longer than all else: it happens here, outside of the kernel's lock.
         let (prefix, block_tokens) = self.hash(&peeked, &who.target);
-        if self.recorder.is_some() && api.generates() {
+        let traffic = api.generates() && !outgoing.given.contains_key(headers::PROBE);
+        if self.recorder.is_some() && traffic {
             flight.draft = Some(self.draft(&peeked, &who, (&prefix, block_tokens)));
         }
         let ask = Ask {

@@ -32,6 +32,9 @@ pub const REQUEST_ID: &str = "x-request-id";
 pub const DROP_REASON: &str = "x-llm-d-request-dropped-reason";
 /// How long a request waited in the queue, in milliseconds; set on responses.
 pub const QUEUE_DURATION_MS: &str = "x-llm-d-flow-queue-duration-ms";
+/// Marks a request that asks about the server and is nobody's traffic, such as those by which a load generator learns
+/// how words become tokens; its value says what it is. It is served like any other, but not recorded for replays.
+pub const PROBE: &str = "x-forebay-probe";
 /// The endpoint that a request is sent to.
 pub const DESTINATION: &str = "x-gateway-destination-endpoint";
 /// The endpoints that a request may be sent to.
@@ -44,7 +47,7 @@ pub const DESTINATION_SERVED: &str = "x-gateway-destination-endpoint-served";
 pub const PREFILLER: &str = "x-prefiller-host-port";
 
 /// Headers that belong to the router: read, then kept from the engine; and not taken from an engine's answer.
-const SYSTEM_OWNED: [&str; 18] = [
+const SYSTEM_OWNED: [&str; 19] = [
     FAIRNESS_ID.current,
     "x-gateway-inference-fairness-id",
     OBJECTIVE.current,
@@ -63,6 +66,7 @@ const SYSTEM_OWNED: [&str; 18] = [
     DESTINATION_SUBSET,
     DESTINATION_SERVED,
     PREFILLER,
+    PROBE,
 ];
 
 /// Headers of one hop. `proxy-authorization` is among them: credentials for this proxy are nothing for an engine.

@@ -79,7 +79,10 @@ async fn a_recording_has_lengths_hashes_and_times_but_no_text() {
     assert_eq!(p.post("/v1/completions", &[], body("Whisper two.")).await.status, StatusCode::OK);
     upstream.reply(Reply::Whole(500, "application/json", "{\"error\":\"broken\"}".into()));
     p.post("/v1/completions", &[], body("Whisper three.")).await;
-    // What is no inference leaves no row.
+    // What is no inference leaves no row, and neither does what a load generator asks before its run.
+    let probe = [("x-forebay-probe", "calibration")];
+    upstream.reply(events(&["zeta"], usage));
+    assert_eq!(p.post("/v1/completions", &probe, body("Whisper four.")).await.status, StatusCode::OK);
     crate::process::get(&p.api, "/v1/models").await;
     until("the rows are in the file", async || p.metric("forebay_record_rows_total").await == 3.0).await;
     stop(p).await;
