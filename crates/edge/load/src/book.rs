@@ -40,9 +40,14 @@ pub struct Trouble {
     pub number: u64,
 }
 
+/// Records of a block.
+const BLOCK: usize = 4096;
+
 /// The records of a run. Memory is one record per request.
 #[derive(Debug)]
 pub struct Book {
+    /// In blocks, so that a long list is never moved while requests wait to be recorded.
+    blocks: Vec<Vec<Record>>,
     pub(crate) records: Vec<Record>,
     pub(crate) gaps: Vec<Gaps>,
     pub(crate) endpoints: Vec<String>,
@@ -55,6 +60,7 @@ impl Book {
     /// Empty, for so many classes.
     pub fn new(classes: usize) -> Book {
         Book {
+            blocks: Vec::new(),
             records: Vec::new(),
             gaps: vec![Gaps::default(); classes],
             endpoints: Vec::new(),
@@ -103,7 +109,12 @@ impl Book {
             self.troubles.entry(label).or_insert(Trouble { count: 0, message, number }).count += 1;
         }
         self.recent.add(&landed.record, now);
-        self.records.push(landed.record);
+        if self.blocks.last().is_none_or(|b| b.len() == BLOCK) {
+            self.blocks.push(Vec::with_capacity(BLOCK));
+        }
+        if let Some(block) = self.blocks.last_mut() {
+            block.push(landed.record);
+        }
     }
 
     fn endpoint(&mut self, name: &str) -> u32 {
@@ -116,6 +127,9 @@ impl Book {
 
     /// The records, in the order of their numbers.
     pub fn records(&mut self) -> &[Record] {
+        for block in self.blocks.drain(..) {
+            self.records.extend(block);
+        }
         self.records.sort_unstable_by_key(|r| r.row.number);
         &self.records
     }

@@ -1,13 +1,14 @@
 //! A run against a server: the thread that keeps the schedule.
 
 use crate::book::{Book, Gaps, Trouble};
-use crate::conductor::{Conductor, Shot};
+use crate::conductor::Conductor;
+use crate::crew::{Crew, Inbox, Order};
 use crate::error::LoadError;
 use crate::probe::Server;
 use crate::prompt::{Calibration, Prompts};
 use crate::target::Shape;
 use crate::watch::Watch;
-use crate::worker::{Crew, Inbox, Order, work};
+use crate::worker::Worker;
 use forebay_base::{Nanos, Span};
 use forebay_records::stats::Schedule;
 use forebay_records::{Record, Row};
@@ -15,26 +16,19 @@ use forebay_workload::Workload;
 use parking_lot::Mutex;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
-use std::num::NonZeroU64;
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// How long before its time a request is made.
+/// How long before its time a request is made, at most and at least. Each time a batch is made.
 const LEAD: Span = Span::millis(20);
-/// The most requests that are made ahead.
-const MOST_AHEAD: usize = 1024;
-/// The thread that keeps the schedule sleeps up to so long before a request is due, and spins from there: what a
-/// sleeper is late on an idle machine.
-const SPIN: Span = Span::micros(20);
-/// Where requests are nearer to each other it naps instead, and sends what has become due together: spinning would
-/// take a core.
-const BUSY: Span = Span::micros(200);
-/// How long it naps.
-const NAP: Span = Span::micros(50);
+const LEAST_LEAD: Span = Span::millis(10);
+/// The most requests that are made and not sent: where a run has fallen behind, the rest of its schedule takes no memory.
+const MOST_AHEAD: usize = 4096;
+/// How long it waits where there are as many.
+const NAP: Span = Span::millis(1);
 /// How often it looks for other things.
 const LOOK: Span = Span::millis(50);
 
@@ -45,12 +39,6 @@ pub(crate) struct Wall(Instant);
 impl Wall {
     pub(crate) fn now(self) -> Nanos {
         Nanos(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))
-    }
-
-    pub(crate) fn instant(self, at: Nanos) -> tokio::time::Instant {
-        // What is too far away to be named never comes: a century is far enough.
-        let far = Span::secs(100 * 365 * 86_400);
-        tokio::time::Instant::from_std(self.0 + Duration::from_nanos(at.0.min(far.0)))
     }
 }
 
@@ -116,31 +104,6 @@ impl Observation {
     }
 }
 
-/// A request that is ready, by its time.
-struct Ahead {
-    at: Nanos,
-    order: u64,
-    /// Boxed: a heap moves its entries about.
-    shot: Box<Shot>,
-}
-
-impl PartialEq for Ahead {
-    fn eq(&self, other: &Ahead) -> bool {
-        (self.at, self.order) == (other.at, other.order)
-    }
-}
-impl Eq for Ahead {}
-impl PartialOrd for Ahead {
-    fn partial_cmp(&self, other: &Ahead) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Ahead {
-    fn cmp(&self, other: &Ahead) -> std::cmp::Ordering {
-        (self.at, self.order).cmp(&(other.at, other.order))
-    }
-}
-
 /// Sends a workload to a server on its schedule and measures what comes back. Returns when everything has ended, or
 /// at the end of the drain, or when `watch` says so; in any case with a record for every request that was due.
 ///
@@ -192,12 +155,9 @@ struct Dispatcher {
     crew: Arc<Crew>,
     inboxes: Vec<Arc<Inbox>>,
     threads: Vec<JoinHandle<()>>,
-    ahead: BinaryHeap<Reverse<Ahead>>,
+    /// By thread, what it is handed next.
+    batches: Vec<Vec<Order>>,
     made: u64,
-    sent: u64,
-    /// The time of the last one that was sent, and whether it was near to the one before.
-    last: Nanos,
-    busy: bool,
     /// Nothing is sent at or after it.
     horizon: Nanos,
     drain: Span,
@@ -214,34 +174,38 @@ impl Dispatcher {
         let drain = options.drain.unwrap_or(workload.mode.drain);
         let horizon = workload.mode.arrivals_end() + drain;
         let follows = conductor.follows();
+        let address = server.address.parse().map_err(|_| LoadError::Address {
+            authority: server.address.clone(),
+            message: "expected IP:PORT".to_owned(),
+        })?;
         let crew = Arc::new(Crew {
             clock: Wall(Instant::now()),
             book: Arc::new(Mutex::new(Book::new(workload.classes.len()))),
             conductor: Mutex::new(conductor),
             follows,
             dispatcher: std::thread::current(),
-            address: server.address.clone(),
-            uri: server.uri(),
+            address,
+            path: server.uri().to_string(),
+            stopped_at: AtomicU64::new(u64::MAX),
+            unsent: AtomicUsize::new(0),
+            ending: AtomicBool::new(false),
             over: AtomicBool::new(false),
         });
-        let (mut inboxes, mut threads) = (Vec::new(), Vec::new());
+        let (mut inboxes, mut threads, mut batches) = (Vec::new(), Vec::new(), Vec::new());
         for i in 0..options.threads.max(1) {
-            let inbox = Arc::new(Inbox::default());
-            inboxes.push(Arc::clone(&inbox));
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            let crew = Arc::clone(&crew);
+            let inbox = Arc::new(Inbox::new()?);
+            let worker = Worker::new(Arc::clone(&crew), Arc::clone(&inbox))?;
             let thread = std::thread::Builder::new().name(format!("load-{i}"));
-            threads.push(thread.spawn(move || runtime.block_on(work(crew, inbox)))?);
+            threads.push(thread.spawn(move || worker.run())?);
+            inboxes.push(inbox);
+            batches.push(Vec::new());
         }
-        let (ahead, made, sent, stopped_at) = (BinaryHeap::new(), 0, 0, None);
-        let (last, busy) = (Nanos::ZERO, false);
-        Ok(Dispatcher { crew, inboxes, threads, ahead, made, sent, last, busy, horizon, drain, stopped_at })
+        let (made, stopped_at) = (0, None);
+        Ok(Dispatcher { crew, inboxes, threads, batches, made, horizon, drain, stopped_at })
     }
 
-    /// Sends everything in its time, up to the end of the schedule or a stop.
+    /// Hands everything out before its time, up to the end of the schedule or a stop.
     fn dispatch(&mut self, watch: &Watch) {
-        // Timers are rounded up by 50 µs otherwise. Without it the spinning only begins late.
-        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         loop {
             let now = self.crew.clock.now();
             watch.tick(now);
@@ -250,49 +214,40 @@ impl Dispatcher {
                 return;
             }
             let next = self.prepare(now);
-            let sent = self.send_due();
-            if next.is_none() && self.ahead.is_empty() && self.is_quiet() {
+            if next.is_none() && self.is_quiet() {
                 return;
             }
-            if !sent {
-                self.rest(now, next);
-            }
+            self.rest(now, next);
         }
     }
 
-    /// Makes requests that are due soon, but no more once one is due now. When the next has to be made.
+    fn unsent(&self) -> usize {
+        self.crew.unsent.load(Ordering::Acquire)
+    }
+
+    /// Makes the requests that are due soon. When the next is due.
     fn prepare(&mut self, now: Nanos) -> Option<Nanos> {
-        loop {
+        let next = loop {
             let mut conductor = self.crew.conductor.lock();
             let next = conductor.next_at();
-            if next.is_none_or(|at| at > now + LEAD) || self.ahead.len() >= MOST_AHEAD {
-                return next;
+            if next.is_none_or(|at| at > now + LEAD) || self.unsent() >= MOST_AHEAD {
+                break next;
             }
-            let Some(shot) = conductor.take() else { return next };
+            let Some(shot) = conductor.take() else { break next };
             drop(conductor);
-            self.ahead.push(Reverse(Ahead { at: shot.at, order: self.made, shot: Box::new(shot) }));
+            let turn = self.made as usize % self.inboxes.len();
+            let soon = shot.at <= self.crew.clock.now() + NAP;
+            self.batches[turn].push(Order::new(shot, &self.crew));
             self.made += 1;
-            let due = self.ahead.peek().map(|Reverse(a)| a.at);
-            if due.is_some_and(|at| at <= self.crew.clock.now()) {
-                return next;
+            if soon {
+                // It may be late already.
+                self.inboxes[turn].put(&mut self.batches[turn]);
             }
+        };
+        for (inbox, batch) in self.inboxes.iter().zip(&mut self.batches).filter(|(_, b)| !b.is_empty()) {
+            inbox.put(batch);
         }
-    }
-
-    /// Hands out what is due, one thread after the other.
-    fn send_due(&mut self) -> bool {
-        let (threads, first) = (self.inboxes.len(), self.sent);
-        while self.ahead.peek().is_some_and(|Reverse(a)| a.at <= self.crew.clock.now()) {
-            let Some(Reverse(ahead)) = self.ahead.pop() else { break };
-            self.busy = ahead.at.since(self.last) < BUSY;
-            self.last = ahead.at;
-            self.inboxes[self.sent as usize % threads].put(Order::new(*ahead.shot, &self.crew));
-            self.sent += 1;
-        }
-        for turn in (first..self.sent).take(threads) {
-            self.inboxes[turn as usize % threads].ring();
-        }
-        self.sent > first
+        next
     }
 
     /// Whether nothing is out that could bring more.
@@ -302,26 +257,19 @@ impl Dispatcher {
     }
 
     fn rest(&self, now: Nanos, next: Option<Nanos>) {
-        let due = self.ahead.peek().map_or(Nanos::NEVER, |Reverse(a)| a.at);
-        let make = next.filter(|_| self.ahead.len() < MOST_AHEAD).map_or(Nanos::NEVER, |at| at - LEAD);
-        let until = due.min(self.horizon).min(now + LOOK);
-        if self.busy && due != Nanos::NEVER {
-            std::thread::park_timeout(until.min(make).since(now).max(NAP).to_std());
-            return;
-        }
-        let sleep = (until - SPIN).min(make);
-        if sleep > now {
-            std::thread::park_timeout(sleep.since(now).to_std());
-        } else if make > now {
-            while self.crew.clock.now() < until {
-                std::hint::spin_loop();
-            }
-        }
+        let full = self.unsent() >= MOST_AHEAD;
+        let make = if full { now + NAP } else { next.map_or(Nanos::NEVER, |at| at - LEAST_LEAD) };
+        let until = make.min(self.horizon).min(now + LOOK);
+        std::thread::park_timeout(until.since(self.crew.clock.now()).to_std());
     }
 
     /// Nothing more is sent: what was due by now and did not leave is recorded, what is due later is forgotten.
     fn abandon(&mut self, now: Nanos) {
         self.stopped_at = Some(now);
+        self.crew.stopped_at.store(now.0, Ordering::Release);
+        for inbox in &self.inboxes {
+            inbox.ring();
+        }
         loop {
             let shot = {
                 let mut conductor = self.crew.conductor.lock();
@@ -330,28 +278,26 @@ impl Dispatcher {
             let Some(shot) = shot else { break };
             drop(Order::new(shot, &self.crew));
         }
-        for Reverse(a) in std::mem::take(&mut self.ahead) {
-            if a.at <= now {
-                drop(Order::new(*a.shot, &self.crew));
-            }
-        }
     }
 
     /// Waits for what is out, then ends the threads; gives the time of the end.
     fn end(&mut self, watch: &Watch) -> Nanos {
+        self.crew.ending.store(true, Ordering::Release);
         // Whoever stops a run does not want to wait for all of the drain.
         let horizon = match self.stopped_at {
             Some(at) => self.horizon.min(at + self.drain.min(STOP_DRAIN)),
             None => self.horizon,
         };
         let mut now = self.crew.clock.now();
-        while now < horizon && !watch.is_cut() && self.crew.book.lock().open() > 0 {
+        while now < horizon && !watch.is_cut() && (self.crew.book.lock().open() > 0 || self.unsent() > 0) {
             let left = horizon.since(now).min(LOOK);
             std::thread::park_timeout(left.to_std());
             now = self.crew.clock.now();
             watch.tick(now);
         }
         let ended_at = now;
+        // Nothing that is due from here on has a record.
+        self.crew.stopped_at.fetch_min(now.0, Ordering::AcqRel);
         self.crew.over.store(true, Ordering::Release);
         for inbox in &self.inboxes {
             inbox.ring();
@@ -360,6 +306,7 @@ impl Dispatcher {
             // A thread that panicked has dropped its requests, which are recorded as cut off.
             let _ = thread.join();
         }
+        // What a thread did not take any more is dropped here.
         self.inboxes.clear();
         ended_at
     }

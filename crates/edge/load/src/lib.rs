@@ -9,13 +9,17 @@
 //! - [`Conductor`] says what is sent when: it turns arrivals into requests ([`Prompts`] has their text) and what
 //!   became of them into later turns and retries.
 //! - [`Book`] has one record per request, whatever happens to it.
-//! - [`observe`] does it all against a server: one thread keeps the schedule, others hold the connections.
+//! - [`observe`] does it all against a server: one thread makes requests ahead of their time, others send them on schedule over their
+//!   connections.
 
 mod book;
 mod conductor;
+mod crew;
 mod drive;
 mod error;
 mod flight;
+mod http1;
+mod link;
 mod probe;
 mod prompt;
 mod target;

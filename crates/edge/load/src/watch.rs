@@ -16,6 +16,17 @@ const REMEMBERED: usize = 8192;
 /// How far back these go.
 const BACK: Span = Span::secs(10);
 
+/// What the figures of the last seconds need of a request that ended.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    at: Nanos,
+    /// Of its answer, if it finished.
+    tokens: Option<u32>,
+    ttft: Option<Span>,
+    e2e: Option<Span>,
+    lag: Option<Span>,
+}
+
 /// Counts, and what ended last.
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
@@ -24,7 +35,7 @@ pub(crate) struct Recent {
     rejected: u64,
     failed: u64,
     timed_out: u64,
-    last: VecDeque<(Nanos, Record)>,
+    last: VecDeque<Ended>,
 }
 
 impl Recent {
@@ -39,7 +50,9 @@ impl Recent {
         if self.last.len() == REMEMBERED {
             self.last.pop_front();
         }
-        self.last.push_back((now, *record));
+        let row = &record.row;
+        let tokens = row.is_finished().then_some(row.output_tokens);
+        self.last.push_back(Ended { at: now, tokens, ttft: row.ttft(), e2e: row.e2e(), lag: record.lag() });
     }
 }
 
@@ -165,10 +178,7 @@ impl Watch {
                 timed_out: r.timed_out,
                 ..View::default()
             };
-            (
-                view,
-                r.last.iter().rev().take_while(|(at, _)| now.since(*at) < BACK).copied().collect::<Vec<_>>(),
-            )
+            (view, r.last.iter().rev().take_while(|e| now.since(e.at) < BACK).copied().collect::<Vec<_>>())
         };
         fill(&mut view, &last);
         Some(view)
@@ -176,21 +186,21 @@ impl Watch {
 }
 
 /// Figures of the last seconds.
-fn fill(view: &mut View, last: &[(Nanos, Record)]) {
+fn fill(view: &mut View, last: &[Ended]) {
     // With more ends than are remembered, the oldest of them tells how far back they go.
     let full = last.len() >= REMEMBERED;
-    let span = last.last().filter(|_| full).map_or(BACK.0.min(view.at.0), |(at, _)| view.at.since(*at).0);
+    let span = last.last().filter(|_| full).map_or(BACK.0.min(view.at.0), |e| view.at.since(e.at).0);
     let seconds = (span as f64 / 1e9).max(1e-3);
-    let finished = || last.iter().filter(|(_, r)| r.row.is_finished());
+    let finished = || last.iter().filter_map(|e| e.tokens);
     view.finished_rate = finished().count() as f64 / seconds;
-    view.token_rate = finished().map(|(_, r)| u64::from(r.row.output_tokens)).sum::<u64>() as f64 / seconds;
-    let of = |f: &dyn Fn(&Record) -> Option<Span>| {
+    view.token_rate = finished().map(u64::from).sum::<u64>() as f64 / seconds;
+    let of = |f: fn(&Ended) -> Option<Span>| {
         let mut samples = Samples::new();
-        last.iter().filter_map(|(_, r)| f(r)).for_each(|s| samples.push(Some(s.0)));
+        last.iter().filter_map(f).for_each(|s| samples.push(Some(s.0)));
         samples
     };
     let two = |mut s: Samples| [0.5, 0.99].map(|q| s.quantile(q).value);
-    view.ttft = two(of(&|r| r.row.ttft()));
-    view.e2e = two(of(&|r| r.row.e2e()));
-    view.lag = of(&Record::lag).quantile(0.99).value;
+    view.ttft = two(of(|e| e.ttft));
+    view.e2e = two(of(|e| e.e2e));
+    view.lag = of(|e| e.lag).quantile(0.99).value;
 }

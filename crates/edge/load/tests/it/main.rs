@@ -5,6 +5,7 @@
 
 mod emulated;
 mod failing;
+mod hiccup;
 mod known;
 mod schedule;
 mod script;
