@@ -249,8 +249,10 @@ const RECORDING: &[u8] = b"{\"format\":\"forebay-recording\"";
 /// name of a preset where there is no such file.
 pub(crate) fn traffic(name: &str) -> anyhow::Result<TrafficRead> {
     let path = Path::new(name);
+    // What tables and reports call it; errors have the whole path.
+    let short = || path.file_name().map_or(name.to_owned(), |n| n.to_string_lossy().into_owned());
     let read = |r: forebay_workload::Recording| TrafficRead {
-        workload: r.workload,
+        workload: Workload { name: short(), ..r.workload },
         recording: Some((r.rows, r.counts)),
     };
     if path.is_dir() {
@@ -267,7 +269,8 @@ pub(crate) fn traffic(name: &str) -> anyhow::Result<TrafficRead> {
         }
         if let Some(format) = Format::guess_of(&source).map_err(unread)? {
             let trace = Trace::open(&source, name, format)?;
-            return Ok(TrafficRead { workload: Workload::of_trace(trace, name), recording: None });
+            let workload = Workload { name: short(), ..Workload::of_trace(trace, name) };
+            return Ok(TrafficRead { workload, recording: None });
         }
     }
     Ok(TrafficRead { workload: declared(name)?, recording: None })

@@ -110,6 +110,19 @@ impl Bars {
     }
 }
 
+/// A range for improvements in per cent: all values, marks and intervals have room in it, up to 200 either way, and at
+/// least 10.
+pub fn range_of_improvements(groups: &[Group]) -> (f64, f64) {
+    let bars = || groups.iter().flat_map(|g| &g.bars);
+    let ends = |b: &Bar| {
+        let (low, high) = b.interval.unwrap_or((b.value, b.value));
+        [b.value, b.mark.unwrap_or(0.0), low, high]
+    };
+    let finite = || bars().flat_map(ends).filter(|v| v.is_finite());
+    let (least, most) = (finite().fold(0.0, f64::min), finite().fold(0.0, f64::max));
+    ((least * 1.1).clamp(-200.0, -10.0), (most * 1.1).clamp(10.0, 200.0))
+}
+
 impl Chart for Bars {
     fn title(&self) -> &str {
         &self.title

@@ -6,7 +6,7 @@ mod frame;
 pub mod lines;
 pub mod page;
 
-pub use bars::{Bar, Bars, Group};
+pub use bars::{Bar, Bars, Group, range_of_improvements};
 pub use chart::Chart;
 pub use lines::{Lines, Series};
 pub use page::{Page, escape};

@@ -92,6 +92,10 @@ impl Page {
     pub fn text(&mut self, text: &str) {
         let _ = writeln!(self.body, "<p>{}</p>", escape(text));
     }
+    /// A paragraph that nobody should miss.
+    pub fn warning(&mut self, text: &str) {
+        let _ = writeln!(self.body, "<p class=\"bad\"><strong>{}</strong></p>", escape(text));
+    }
     /// A section.
     pub fn section(&mut self, title: &str) {
         let _ = writeln!(self.body, "<h2>{}</h2>", escape(title));

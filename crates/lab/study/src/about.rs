@@ -152,7 +152,8 @@ pub fn endpoints_of(rows: &[Row], window: Window) -> Vec<EndpointSummary> {
         let (e, waits) = &mut all[at];
         e.dispatched += 1;
         e.finished += u64::from(row.is_finished());
-        if row.scheduled.is_some() {
+        // A client of a real server sees no scheduling, but whoever has a token was scheduled.
+        if row.scheduled.or(row.first_token).is_some() {
             e.prompt_tokens += u64::from(row.prompt_tokens);
             e.cached_tokens += u64::from(row.cached_tokens);
         }

@@ -1,7 +1,9 @@
 //! Results in the files of other tools, as far as they map.
 
+mod guidellm;
 mod import;
 
+pub use guidellm::guidellm;
 pub use import::{Imported, import};
 
 use forebay_base::Span;

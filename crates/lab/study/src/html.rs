@@ -5,7 +5,7 @@ use crate::text;
 use forebay_records::Histogram;
 use forebay_records::stats::{Paired, Verdict};
 use forebay_report::page::Cell;
-use forebay_report::{Bar, Bars, Chart, Group, Lines, Page, Series};
+use forebay_report::{Bar, Bars, Chart, Group, Lines, Page, Series, range_of_improvements};
 use std::fmt::Write;
 
 /// What a report says above its figures.
@@ -98,16 +98,14 @@ fn bars(c: &Comparison, places: &[&PlaceResult], top: usize, m: Measure) -> Bars
     let groups: Vec<Group> = groups.collect();
     let marked = groups.iter().flat_map(|g| &g.bars).any(|b| b.mark.is_some());
     let alone = places.iter().any(|p| p.alone.is_some()).then(|| ALONE.to_owned());
-    let extremes = groups.iter().flat_map(|g| &g.bars).flat_map(|b| [b.value, b.mark.unwrap_or(0.0)]);
-    let least = extremes.clone().filter(|v| v.is_finite()).fold(0.0, f64::min);
-    let most = extremes.filter(|v| v.is_finite()).fold(0.0, f64::max);
+    let range = range_of_improvements(&groups);
     Bars {
         title: format!("{}, improvement in %", m.label()),
         unit: String::new(),
         series: c.policies[1..].iter().map(|p| p.name.clone()).chain(alone).collect(),
         mark: if marked { "published".to_owned() } else { String::new() },
         groups,
-        range: ((least * 1.15).clamp(-200.0, -10.0), (most * 1.15).clamp(10.0, 200.0)),
+        range,
     }
 }
 

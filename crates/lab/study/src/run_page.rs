@@ -32,6 +32,8 @@ pub struct RunPage<'a> {
     pub rows: &'a [Row],
     /// The system over time, if it was watched.
     pub timeline: Option<&'a Timeline>,
+    /// Why its figures are not to be trusted, if so.
+    pub problems: &'a [String],
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "cells are made of numbers and of fresh texts")]
@@ -43,11 +45,17 @@ fn seconds(at: Nanos) -> f64 {
     at.0 as f64 / 1e9
 }
 
+/// A column of a table about endpoints: whether it is known, its head, and its cells.
+type Column<'c> = (bool, &'c str, &'c dyn Fn(&EndpointSummary) -> Cell);
+
 impl RunPage<'_> {
     /// The page.
     pub fn html(&self) -> String {
         let (about, s) = (self.about, self.summary);
         let mut page = Page::new(&format!("{} on {}", about.workload, about.cluster));
+        for problem in self.problems {
+            page.warning(problem);
+        }
         page.lead(&verdict(s));
         let mut what = format!("{}, last end at {:.0} s", about.horizon(), seconds(s.ended_at));
         let _ = write!(what, "; configuration: {}", about.config);
@@ -67,7 +75,8 @@ impl RunPage<'_> {
             page.folded(&about.config, |page| page.listing(about.config_text.trim_end()));
         }
         page.section("How to read this");
-        for line in NOTES {
+        let split = self.summary.total.figure(Metric::EngineWait).mean.is_some();
+        for line in NOTES.iter().filter(|n| split || **n != PARTS_OF_TTFT) {
             page.text(line);
         }
         page.finish()
@@ -353,9 +362,13 @@ impl RunPage<'_> {
     }
 
     fn pool(&self, page: &mut Page) {
-        page.section("Pool");
         let c = &self.summary.counters;
-        if c.saturation.iter().any(|n| *n > 0) {
+        let watched = c.saturation.iter().any(|n| *n > 0);
+        if !watched && c.steps == 0 && self.endpoints.is_empty() {
+            return;
+        }
+        page.section("Pool");
+        if watched {
             page.chart(&saturation(&c.saturation), "The time at each saturation while requests arrived.");
         }
         if c.steps > 0 {
@@ -365,40 +378,36 @@ impl RunPage<'_> {
                 .collect();
             page.table(&["", ""], &rows);
         }
-        let rows: Vec<Vec<Cell>> = self
-            .endpoints
-            .iter()
-            .map(|e| {
-                let cached = 100.0 * e.cached_tokens as f64 / e.prompt_tokens.max(1) as f64;
-                vec![
-                    plain(self.about.endpoint(e.index)),
-                    plain(e.dispatched),
-                    plain(e.finished),
-                    plain(e.prompt_tokens),
-                    plain(format!("{cached:.1} %")),
-                    plain(e.output_tokens),
-                    plain(e.preemptions),
-                    plain(text::quantile(&e.engine_wait[0])),
-                    plain(text::quantile(&e.engine_wait[3])),
-                ]
-            })
-            .collect();
-        if !rows.is_empty() {
-            page.table(
-                &[
-                    "endpoint",
-                    "requests",
-                    "finished",
-                    "prompt tokens",
-                    "cached",
-                    "output tokens",
-                    "preemptions",
-                    "engine wait p50",
-                    "p99",
-                ],
-                &rows,
-            );
+        if !self.endpoints.is_empty() {
+            self.endpoints(page);
         }
+    }
+
+    /// What each endpoint got. A column that nobody has told anything for is left out: a client of a real server knows
+    /// neither preemptions nor waits in engines, and cached tokens only where the server tells them.
+    fn endpoints(&self, page: &mut Page) {
+        let all = self.endpoints;
+        let (inside, several) =
+            (self.summary.counters.steps > 0, |f: fn(&EndpointSummary) -> bool| all.iter().any(f));
+        let cached = inside || several(|e| e.cached_tokens > 0);
+        let preempted = inside || several(|e| e.preemptions > 0);
+        let waited = several(|e| e.engine_wait[0].value.is_some());
+        let share = |e: &EndpointSummary| 100.0 * e.cached_tokens as f64 / e.prompt_tokens.max(1) as f64;
+        let columns: [Column<'_>; 9] = [
+            (true, "endpoint", &|e| plain(self.about.endpoint(e.index))),
+            (true, "requests", &|e| plain(e.dispatched)),
+            (true, "finished", &|e| plain(e.finished)),
+            (true, "prompt tokens", &|e| plain(e.prompt_tokens)),
+            (cached, "cached", &|e| plain(format!("{:.1} %", share(e)))),
+            (true, "output tokens", &|e| plain(e.output_tokens)),
+            (preempted, "preemptions", &|e| plain(e.preemptions)),
+            (waited, "engine wait p50", &|e| plain(text::quantile(&e.engine_wait[0]))),
+            (waited, "p99", &|e| plain(text::quantile(&e.engine_wait[3]))),
+        ];
+        let known: Vec<_> = columns.iter().filter(|c| c.0).collect();
+        let head: Vec<&str> = known.iter().map(|c| c.1).collect();
+        let rows: Vec<Vec<Cell>> = all.iter().map(|e| known.iter().map(|c| (c.2)(e)).collect()).collect();
+        page.table(&head, &rows);
     }
 }
 
@@ -491,13 +500,15 @@ fn saturation(bins: &[u64]) -> Bars {
     }
 }
 
+const PARTS_OF_TTFT: &str = "TTFT is made of the wait in the router (gateway), the way to the server (network), the \
+                             wait in the server (engine wait), and the rest to the first token at the client (prefill).";
+
 const NOTES: [&str; 4] = [
     "Requests that were refused, failed or still ran at the end count as infinitely slow. A percentile of a class with \
      more than 0.5 % of them is undetermined (undet.); means are over requests that have a value.",
     "\u{2265} or >=: fewer than 30 requests lie beyond the percentile, so that it is at least this much, the lower end of \
      its 95 % interval.",
-    "TTFT is made of the wait in the router (gateway), the way to the server (network), the wait in the server (engine \
-     wait), and the rest to the first token at the client (prefill).",
+    PARTS_OF_TTFT,
     "Load: the backlog is averaged over thirty parts of the window and a line is laid through the means. It is overloaded if \
      it grows by more than 1 % of the arrivals, at 97.5 % confidence.",
 ];

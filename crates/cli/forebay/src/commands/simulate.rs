@@ -175,7 +175,8 @@ impl Simulate {
             writeln!(file)?;
             file.flush()?;
         }
-        let page = RunPage { about, summary, endpoints, rows: &run.rows, timeline: Some(&timeline) };
+        let page =
+            RunPage { about, summary, endpoints, rows: &run.rows, timeline: Some(&timeline), problems: &[] };
         let mut file = create("report.html")?;
         file.write_all(page.html().as_bytes())?;
         file.flush()?;

@@ -6,7 +6,7 @@ use crate::text;
 use forebay_records::Histogram;
 use forebay_records::stats::Verdict;
 use forebay_report::page::Cell;
-use forebay_report::{Bar, Bars, Chart, Group, Lines, Page, Series};
+use forebay_report::{Bar, Bars, Chart, Group, Lines, Page, Series, range_of_improvements};
 use serde_json::{Value, json};
 
 /// The page.
@@ -124,15 +124,14 @@ fn bars(a: &Answer) -> Bars {
                 .collect(),
         })
         .collect();
-    let values = || groups.iter().flat_map(|g| &g.bars).map(|b| b.value).filter(|v| v.is_finite());
-    let (least, most) = (values().fold(0.0, f64::min), values().fold(0.0, f64::max));
+    let range = range_of_improvements(&groups);
     Bars {
         title: "Improvement by class, in %".to_owned(),
         unit: String::new(),
         series: a.classes.iter().map(|c| c.name.clone()).collect(),
         mark: String::new(),
         groups,
-        range: ((least * 1.15).clamp(-200.0, -10.0), (most * 1.15).clamp(10.0, 200.0)),
+        range,
     }
 }
 

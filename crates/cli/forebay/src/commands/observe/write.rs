@@ -20,6 +20,8 @@ pub(crate) enum Foreign {
     VllmBench,
     /// The `per_request_lifecycle_metrics.json` of inference-perf.
     InferencePerf,
+    /// The JSON report of guidellm.
+    Guidellm,
 }
 
 impl Foreign {
@@ -78,14 +80,17 @@ pub(crate) fn json_file(dir: &Path, name: &str, value: &Value) -> anyhow::Result
 /// The run as one HTML page.
 fn page(seen: &Seen, server: &Server, seed: u64) -> String {
     let run = &seen.run;
-    let mut about = About::observed(&run.workload, &server.url.to_string(), &run.endpoints, seed);
-    for problem in seen.says.schedule.problems() {
-        about.config = format!("{}; INVALID: {problem}", about.config);
-    }
+    let about = About::observed(&run.workload, &server.url.to_string(), &run.endpoints, seed);
+    let problems = seen.says.schedule.problems();
+    let problems: Vec<String> = problems
+        .iter()
+        .map(|p| format!("Invalid: {p}. These figures are about the client, not about the server."))
+        .collect();
     let rows: Vec<Row> = run.rows().copied().collect();
     let endpoints = endpoints_of(&rows, run.workload.mode.measured());
     let (summary, timeline) = (&seen.says.summary, None);
-    RunPage { about: &about, summary, endpoints: &endpoints, rows: &rows, timeline }.html()
+    RunPage { about: &about, summary, endpoints: &endpoints, rows: &rows, timeline, problems: &problems }
+        .html()
 }
 
 /// `report.html`, `summary.json`, `requests.csv` and `requests.jsonl`, the latter two compressed if asked for.
@@ -137,6 +142,9 @@ pub(crate) fn export(format: Foreign, path: &Path, seen: &Seen, server: &Server)
             forebay_study::foreign::vllm_bench(&seen.run, &server.model, &server.url.to_string())
         }
         Foreign::InferencePerf => forebay_study::foreign::inference_perf(&seen.run),
+        Foreign::Guidellm => {
+            forebay_study::foreign::guidellm(&seen.run, &server.model, &server.url.to_string())
+        }
     };
     let mut file = create(path)?;
     serde_json::to_writer(&mut file, &value)?;
