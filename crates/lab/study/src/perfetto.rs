@@ -298,6 +298,45 @@ mod tests {
         assert_eq!(seen, ["preempted in request/decode at 6", "preempted in request/decode at 306"]);
     }
 
+    /// What the format asks of each phase of events, and what its readers need to name them.
+    #[test]
+    fn every_event_has_what_its_phase_needs() {
+        let (_, trace) = written(&[row(0), row(3)], Nanos::NEVER);
+        assert_eq!(trace["displayTimeUnit"], "ms");
+        let events = trace["traceEvents"].as_array().unwrap();
+        let named: std::collections::BTreeSet<u64> = events
+            .iter()
+            .filter(|e| e["name"] == "process_name" && e["args"]["name"].is_string())
+            .map(|e| e["pid"].as_u64().unwrap())
+            .collect();
+        assert_eq!(named, [ROUTER, ROUTER + 1, ROUTER + 2].into());
+        let mut phases = std::collections::BTreeMap::new();
+        for e in events {
+            let ph = e["ph"].as_str().unwrap();
+            *phases.entry(ph.to_owned()).or_insert(0) += 1;
+            assert!(named.contains(&e["pid"].as_u64().unwrap()) && e["tid"].is_u64(), "{e}");
+            match ph {
+                "M" => assert!(e.get("ts").is_none(), "{e}"),
+                "C" => {
+                    let values = e["args"].as_object().unwrap();
+                    assert!(!values.is_empty() && values.values().all(Value::is_number), "{e}");
+                }
+                _ => assert!(
+                    e["cat"] == "request" && e["id2"]["local"].as_str().unwrap().starts_with("0x"),
+                    "{e}"
+                ),
+            }
+            assert!(ph == "M" || e["ts"].as_f64().unwrap() >= 0.0, "{e}");
+        }
+        assert_eq!(phases["b"], phases["e"]);
+        // Microseconds: request 3 arrives after 300 000 ns and ends 9 001 ns later.
+        let of_3 = |ph: &str| {
+            let times = events.iter().filter(|e| e["ph"] == ph && e["id2"]["local"] == "0x3");
+            times.map(|e| e["ts"].as_f64().unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!((of_3("b")[0], of_3("e").last().copied()), (300.0, Some(309.001)));
+    }
+
     #[test]
     fn a_trace_is_bounded_and_a_stretch_of_time() {
         let (w, trace) = written(&[row(0), row(1), row(2)], Nanos(150_000));
