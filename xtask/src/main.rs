@@ -44,6 +44,8 @@ fn docs() -> Result<(), String> {
     for (file, run, args) in [
         ("docs/plugins.md", &["forebay"][..], &["plugins", "--markdown"][..]),
         ("docs/config.schema.json", &["forebay"], &["config", "schema"]),
+        ("docs/cluster.schema.json", &["forebay"], &["config", "schema", "cluster"]),
+        ("docs/summary.schema.json", &["forebay"], &["config", "schema", "summary"]),
         ("docs/workload.schema.json", &["forebay-workload", "--example", "schema"], &[]),
     ] {
         let run = cargo(&["run", "--quiet", "--package"]).args(run).arg("--").args(args).output();

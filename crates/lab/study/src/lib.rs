@@ -23,6 +23,7 @@ pub mod policies;
 pub mod run_page;
 pub mod steady;
 pub mod summary;
+mod summary_schema;
 pub mod sweep;
 pub mod text;
 pub mod vary;
@@ -33,6 +34,7 @@ pub use observed::Observed;
 pub use parallel::{Progress, parallel};
 pub use policies::Policy;
 pub use summary::{ClassSummary, Figures, Metric, Summary};
+pub use summary_schema::summary_schema;
 
 use forebay_base::{Nanos, Span};
 use forebay_kernel::Plan;

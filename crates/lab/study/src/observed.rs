@@ -158,6 +158,7 @@ impl Observed {
         let s = &self.summary;
         let classes: Vec<Value> = s.classes.iter().zip(&self.classes).map(|(c, l)| one(c, l)).collect();
         json!({
+            "format": "forebay-summary", "version": 1,
             "classes": classes, "total": one(&s.total, &self.total), "load": s.load.label(),
             "backlog": json::backlog(s), "schedule": schedule(&self.schedule), "ended_at_ns": s.ended_at.0,
         })

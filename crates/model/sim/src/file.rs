@@ -1,6 +1,9 @@
 //! Cluster files.
 
+mod schema;
 mod timeline;
+
+pub use schema::cluster_schema;
 
 use crate::cluster::{Cluster, KvLink, Network, Phase, Scrape, Start};
 use forebay_base::{Diagnostic, Diagnostics, Position, Span};

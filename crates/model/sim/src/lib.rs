@@ -20,7 +20,7 @@ pub use cluster::{
     Change, Cluster, FULL_SPEED_PERMILLE, Group, Incident, KvLink, Network, Phase, Scale, Scrape, Server,
     Size, Start,
 };
-pub use file::Files;
+pub use file::{Files, cluster_schema};
 pub use observe::{Counters, HISTOGRAM_BINS, Point, Preemption, Run, ServerPoint, Timeline};
 pub use scaling::{Autoscaler, Behavior, GroupUse, Pace, ScaleEvent, ScaleMetric, Scaling, Select, Step};
 pub use traffic::{Script, Traffic};

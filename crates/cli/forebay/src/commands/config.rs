@@ -1,20 +1,39 @@
-//! `forebay config`: check a configuration, print its schema.
+//! `forebay config`: check a configuration, print schemas.
 
 use crate::catalogue::catalogue;
 use crate::input::{self, StabilityFlags};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Check a configuration, or print the schema of all of them
+/// Check a configuration, or print the schemas of files
 #[derive(Debug, Subcommand)]
 pub(crate) enum Config {
     Check(Check),
-    /// Print the JSON Schema of EndpointPickerConfig, for editors
-    ///
-    /// The schema (draft 2020-12) covers every field and every plugin type with its parameters.
-    Schema,
+    Schema(Schema),
+}
+
+/// Print a JSON Schema, for editors and other tools
+///
+/// That of EndpointPickerConfig covers every field and every plugin type with its parameters. All of them are draft
+/// 2020-12. `forebay workload schema` prints that of workload files.
+#[derive(Debug, Args)]
+pub(crate) struct Schema {
+    /// Of what
+    #[arg(value_enum, default_value_t = Of::Config)]
+    of: Of,
+}
+
+/// What has a schema.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Of {
+    /// EndpointPickerConfig
+    Config,
+    /// Cluster files
+    Cluster,
+    /// `summary.json` of `simulate` and `observe`
+    Summary,
 }
 
 /// Check an EndpointPickerConfig and print what it means
@@ -39,8 +58,12 @@ impl Config {
                 let loaded = input::configuration(&c.file, c.objectives.as_ref(), c.stability)?;
                 write!(out, "{}", loaded.config)?;
             }
-            Config::Schema => {
-                let schema = forebay_config::schema(&catalogue());
+            Config::Schema(s) => {
+                let schema = match s.of {
+                    Of::Config => forebay_config::schema(&catalogue()),
+                    Of::Cluster => forebay_sim::cluster_schema(),
+                    Of::Summary => forebay_study::summary_schema(),
+                };
                 writeln!(out, "{schema:#}")?;
             }
         }

@@ -87,10 +87,15 @@ async fn a_run_gives_tables_and_files() {
     let (w, dir) = (Scratch::new("small.yaml", WORKLOAD), Folder::new("run"));
     let export = dir.0.join("vllm.json");
     let exported = format!("vllm-bench={}", export.display());
+    let guidellm = dir.0.join("guidellm.json");
+    let also = format!("guidellm={}", guidellm.display());
     std::fs::create_dir_all(&dir.0).unwrap();
-    let (code, out, err) =
-        ended(observe(&p.url(), w.path(), &["--out", dir.path(), "--export", &exported, "--salt", "1"]))
-            .await;
+    let (code, out, err) = ended(observe(
+        &p.url(),
+        w.path(),
+        &["--out", dir.path(), "--export", &exported, "--export", &also, "--salt", "1"],
+    ))
+    .await;
     kept_or_said(code, &out);
     for part in [
         "small on http://",
@@ -119,7 +124,19 @@ async fn a_run_gives_tables_and_files() {
     let page = std::fs::read_to_string(dir.0.join("report.html")).unwrap();
     assert!(page.contains("<svg") && page.contains("critical") && !page.contains("NaN"));
     assert_eq!(dir.json("vllm.json")["completed"].as_u64(), Some(ends.len() as u64));
-    for file in [&export, &dir.0.join("requests.csv")] {
+    // What a client cannot know is not there, not even as an empty column.
+    for unknown in ["preemptions", "engine wait", "Saturation"] {
+        assert!(!page.contains(unknown), "{unknown}");
+    }
+    let schema = {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/summary.schema.json");
+        std::fs::read_to_string(path).unwrap()
+    };
+    let schema = jsonschema::validator_for(&serde_json::from_str(&schema).unwrap()).unwrap();
+    let problems: Vec<String> =
+        schema.iter_errors(&summary).map(|e| format!("{}: {e}", e.instance_path())).collect();
+    assert_eq!(problems, [""; 0]);
+    for file in [&export, &guidellm, &dir.0.join("requests.csv")] {
         let (code, out, err) = ended(forebay(&["report", file.to_str().unwrap()])).await;
         assert_eq!((code, err.as_str()), (Some(0), ""));
         assert!(out.contains("results of ") && out.contains("TTFT"), "{out}");

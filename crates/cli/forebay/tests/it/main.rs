@@ -7,6 +7,7 @@ mod planning;
 mod plugins;
 mod policy;
 mod replay;
+mod schemas;
 mod simulate;
 mod studies;
 mod usage;

@@ -6,11 +6,11 @@ use crate::scaling::{Autoscaler, Behavior, Pace, ScaleMetric, Select, Step};
 use forebay_base::{Diagnostic, Diagnostics, Nanos, Span};
 use forebay_document::{Fields, Node, decode};
 
-const ENTRY: &[&str] = &["at", "engine", "change", "start", "slowdown", "scale", "to", "by"];
-const AUTOSCALER: &[&str] =
+pub(super) const ENTRY: &[&str] = &["at", "engine", "change", "start", "slowdown", "scale", "to", "by"];
+pub(super) const AUTOSCALER: &[&str] =
     &["engines", "minReplicas", "maxReplicas", "metrics", "period", "tolerance", "behavior"];
 const BEHAVIOR: &[&str] = &["scaleUp", "scaleDown"];
-const RULES: &[&str] = &["stabilizationWindowSeconds", "policies", "selectPolicy"];
+pub(super) const RULES: &[&str] = &["stabilizationWindowSeconds", "policies", "selectPolicy"];
 const POLICY: &[&str] = &["type", "value", "periodSeconds"];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -28,6 +28,11 @@ const CHANGES: &[(&str, Word)] = &[
     ("mute", Word::Plain(Change::Mute)),
     ("unmute", Word::Plain(Change::Unmute)),
 ];
+
+/// What can happen to a server.
+pub(super) fn change_names() -> impl Iterator<Item = &'static str> {
+    CHANGES.iter().map(|(name, _)| *name)
+}
 
 /// Reads `timeline` and `autoscalers`, and adds the servers in reserve that they need.
 pub(super) fn read(f: &Fields<'_>, cluster: &mut Cluster, found: &mut Diagnostics) {
