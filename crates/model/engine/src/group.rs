@@ -11,6 +11,14 @@ use crate::seq::Seq;
 use forebay_base::{IndexedHeap, Nanos};
 use std::collections::BTreeMap;
 
+/// A quotient cut to 64 bits, by a division of 64 bits where it is enough: one of 128 takes several times as long.
+fn quotient(a: u128, b: u128) -> u64 {
+    match (u64::try_from(a), u64::try_from(b)) {
+        (Ok(a), Ok(b)) => a / b,
+        _ => u64::try_from(a / b).unwrap_or(u64::MAX),
+    }
+}
+
 /// The sequences in steady decoding.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
@@ -71,9 +79,18 @@ impl Group {
 
     /// Blocks that the plans `plan .. plan + n` take.
     fn blocks_of(&self, plan: u64, n: u64) -> u64 {
-        let period = self.starts.len() as u64;
-        let rest = (0..n % period).map(|i| u64::from(self.starting_at(plan + i))).sum::<u64>();
-        n / period * self.len() as u64 + rest
+        if n == 0 {
+            return 0;
+        }
+        let period = self.starts.len();
+        let (whole, rest) = (n / period as u64, (n % period as u64) as usize);
+        let sum = |part: &[u32]| part.iter().map(|&n| u64::from(n)).sum::<u64>();
+        let from = (plan % period as u64) as usize;
+        let rest = match (from + rest).checked_sub(period) {
+            None => sum(&self.starts[from..from + rest]),
+            Some(wrapped) => sum(&self.starts[from..]) + sum(&self.starts[..wrapped]),
+        };
+        whole * self.len() as u64 + rest
     }
 
     /// How many plans from `plan` on find their blocks among `free`.
@@ -81,14 +98,17 @@ impl Group {
         let members = self.len() as u64;
         let mut n = u64::from(free) / members * self.starts.len() as u64;
         let mut left = u64::from(free) % members;
+        // A whole number of periods lies before it.
+        let mut at = (plan % self.starts.len() as u64) as usize;
         // Fewer blocks are left than a whole period takes, so this ends within one.
         loop {
-            let needed = u64::from(self.starting_at(plan + n));
+            let needed = u64::from(self.starts[at]);
             if needed > left {
                 return n;
             }
             left -= needed;
             n += 1;
+            at = if at + 1 == self.starts.len() { 0 } else { at + 1 };
         }
     }
 }
@@ -311,9 +331,12 @@ impl Engine {
         if self.quiet == 0 || self.end_ps > limit {
             return 0;
         }
-        // Steps only become longer: no more fit than if all took as long as the next one.
-        let most = (limit - self.end_ps) / self.next.duration_ps.max(1) + 1;
-        let (mut low, mut high) = (1, u64::try_from(most).unwrap_or(u64::MAX).min(self.quiet));
+        // Steps only become longer: no more fit than if all took as long as the next one, and no fewer than if
+        // all took as much longer as half of the growth up to there.
+        let (room, step) = (limit - self.end_ps, self.next.duration_ps.max(1));
+        let mut high = quotient(room, step).saturating_add(1).min(self.quiet);
+        let longest = step + self.growth_ps() * u128::from(high.div_ceil(2));
+        let mut low = quotient(room, longest).saturating_add(1).min(high);
         while low < high {
             let middle = high - (high - low) / 2;
             if self.end_of(middle) <= limit { low = middle } else { high = middle - 1 }

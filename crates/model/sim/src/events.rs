@@ -22,7 +22,8 @@ impl Ref {
 }
 
 /// One event. The order of the variants is the order at the same instant, after the steps of engines that
-/// end then and before wakes of kernels, arrivals, time-outs and samples.
+/// end then and before wakes of kernels, arrivals, time-outs and samples. Scrapes come between what happens to
+/// servers and what happens to requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// Something happens to a server: index into the cluster's incidents.
@@ -39,10 +40,6 @@ pub(crate) enum Event {
     GraceOver { server: u32, turn: u32 },
     /// A server that drains has nothing left.
     Gone { server: u32, turn: u32 },
-    /// A server's counters are read for a router.
-    Read { router: u32, server: u32, asked: Nanos },
-    /// What was read arrives at the router.
-    Scraped { router: u32, server: u32, asked: Nanos },
     /// The first token arrives at the router.
     FirstToken { flight: Ref },
     /// The last token arrives at the router.
@@ -55,6 +52,9 @@ pub(crate) enum Event {
     Abort { flight: Ref },
 }
 
+/// The last rank of those that happen to a server.
+const LAST_CHANGE: u8 = 6;
+
 impl Event {
     fn rank(self) -> u8 {
         match self {
@@ -64,9 +64,7 @@ impl Event {
             Event::Gone { .. } => 3,
             Event::GraceOver { .. } => 4,
             Event::Scale { .. } => 5,
-            Event::Evaluate { .. } => 6,
-            Event::Read { .. } => 7,
-            Event::Scraped { .. } => 8,
+            Event::Evaluate { .. } => LAST_CHANGE,
             Event::FirstToken { .. } => 9,
             Event::Finished { .. } => 10,
             Event::Failed { .. } => 11,
@@ -114,8 +112,10 @@ impl Events {
         self.sequence += 1;
         self.heap.push(Reverse(Entry { at, rank: event.rank(), sequence: self.sequence, event }));
     }
-    pub(crate) fn peek_at(&self) -> Option<Nanos> {
-        self.heap.peek().map(|e| e.0.at)
+    /// When the next one happens, and whether it is something that happens to a server: then it comes before the
+    /// scrapes of that instant, else after them.
+    pub(crate) fn peek(&self) -> Option<(Nanos, bool)> {
+        self.heap.peek().map(|e| (e.0.at, e.0.rank <= LAST_CHANGE))
     }
     pub(crate) fn pop(&mut self) -> Option<(Nanos, Event)> {
         self.heap.pop().map(|e| (e.0.at, e.0.event))

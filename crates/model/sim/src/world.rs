@@ -2,6 +2,7 @@
 
 mod flights;
 mod life;
+mod scrapes;
 mod servers;
 
 use crate::cluster::{Cluster, Phase, Start};
@@ -17,9 +18,10 @@ use forebay_kernel::{Ask, Effect, Effects, EndpointId, Kernel, Plan, Progress, R
 use forebay_records::{End, Row};
 use forebay_workload::{Arrival, BLOCK_TOKENS};
 use life::Sizes;
-use servers::{Scrape, Servers};
+use scrapes::Scrapes;
+use servers::Servers;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 const PHASE: Purpose = Purpose::named("sim-scrape-phase");
@@ -124,14 +126,8 @@ struct Router {
     endpoints: Vec<Option<EndpointId>>,
     /// Which server an endpoint's index stands for.
     servers: Vec<u32>,
-    /// What has been read of each server and is on its way.
-    read: Vec<Option<Scrape>>,
     /// The adapters of each server that the kernel was told of last.
     adapters: Vec<Option<Adapters>>,
-    /// Beats of each server's scrapes that have passed, and their place.
-    beats: Vec<(u64, Span)>,
-    /// Whether a scrape of each server is planned or under way.
-    asking: Vec<bool>,
 }
 
 struct World<'a> {
@@ -144,6 +140,7 @@ struct World<'a> {
     draws: Draws,
     now: Nanos,
     routers: Vec<Router>,
+    scrapes: Scrapes,
     servers: Servers,
     /// How each server comes up that is doing so.
     starts: Vec<Start>,
@@ -166,11 +163,16 @@ struct World<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     Engine,
+    /// Something happens to a server.
+    Change,
+    Scrape,
     Event,
     Wake(u32),
     Arrival,
     Timeout,
     Sample,
+    /// Requests wait, and only scrapes can get them on.
+    Nothing,
 }
 
 /// Flow names up to this number are kept.
@@ -195,10 +197,6 @@ impl<'a> World<'a> {
             }
             let seed = if r == 0 { options.seed } else { draws.bits(ROUTER, u64::from(r), 0) };
             let kernel = Kernel::new(Arc::clone(plan), seed, Nanos::ZERO, &mut fx);
-            let phase = |s: usize| match cluster.scrape.phase {
-                Phase::Fixed(at) => at,
-                Phase::Random => Span(draws.below(PHASE, s as u64, u64::from(r), cluster.scrape.period.0)),
-            };
             Router {
                 kernel,
                 fx,
@@ -206,12 +204,13 @@ impl<'a> World<'a> {
                 flights: Vec::new(),
                 endpoints: vec![None; n],
                 servers: Vec::new(),
-                read: vec![None; n],
                 adapters: vec![None; n],
-                beats: (0..n).map(|s| (0, phase(s))).collect(),
-                asking: vec![false; n],
             }
         });
+        let phase = |router: usize, server: usize| match cluster.scrape.phase {
+            Phase::Fixed(at) => at,
+            Phase::Random => Span(draws.below(PHASE, server as u64, router as u64, cluster.scrape.period.0)),
+        };
         World {
             cluster,
             traffic,
@@ -222,6 +221,7 @@ impl<'a> World<'a> {
             draws,
             now: Nanos::ZERO,
             routers: routers.collect(),
+            scrapes: Scrapes::new(cluster.routers.max(1) as usize, n, phase),
             servers: Servers::new(cluster, options),
             starts: vec![Start::DEFAULT; n],
             sizes: Vec::new(),
@@ -245,6 +245,7 @@ impl<'a> World<'a> {
         self.timeline.bands = self.routers[0].kernel.bands().map(|b| b.priority).collect();
     }
 
+    /// What is due next, scrapes apart; nothing if all requests have ended and no more come.
     fn next(&mut self) -> Option<(Nanos, Due)> {
         let mut next = self.servers.next().map(|at| (at, Due::Engine));
         let mut offer = |at: Option<Nanos>, due: Due| {
@@ -254,7 +255,9 @@ impl<'a> World<'a> {
                 next = Some((at, due));
             }
         };
-        offer(self.events.peek_at(), Due::Event);
+        if let Some((at, changes)) = self.events.peek() {
+            offer(Some(at), if changes { Due::Change } else { Due::Event });
+        }
         for (i, r) in self.routers.iter().enumerate() {
             offer(r.wake, Due::Wake(i as u32));
         }
@@ -265,23 +268,31 @@ impl<'a> World<'a> {
         offer(arrival, Due::Arrival);
         offer(self.timeouts.peek().map(|(k, _)| k.0), Due::Timeout);
         offer(self.next_sample, Due::Sample);
-        next
+        next.or(Some((Nanos::NEVER, Due::Nothing)))
     }
 
     fn turn(&mut self) {
-        while let Some((at, due)) = self.next().filter(|(at, _)| *at <= self.options.horizon) {
+        while let Some((at, due)) = self.next() {
+            if let Some(first) = self.scrapes.peek_at().filter(|&first| (first, Due::Scrape) < (at, due)) {
+                if first > self.options.horizon {
+                    return;
+                }
+                self.scrape((at, due));
+                continue;
+            }
+            if at > self.options.horizon || due == Due::Nothing {
+                return;
+            }
             debug_assert!(at >= self.now, "time goes on");
             self.now = at.max(self.now);
             // Looks at the world are no part of it.
-            self.counters.events += u64::from(due != Due::Sample);
-            if let Some(watch) =
-                self.options.watch.as_ref().filter(|_| self.counters.events.is_multiple_of(1024))
-            {
-                watch.store(self.now.0, Ordering::Relaxed);
+            if due != Due::Sample {
+                self.count_event();
             }
             match due {
                 Due::Engine => self.step(),
-                Due::Event => {
+                Due::Scrape | Due::Nothing => {}
+                Due::Change | Due::Event => {
                     if let Some((_, event)) = self.events.pop() {
                         self.happen(event);
                     }
@@ -311,8 +322,6 @@ impl<'a> World<'a> {
             Event::Warm { server, turn } => self.warm(server, turn),
             Event::GraceOver { server, turn } => self.grace_over(server, turn),
             Event::Gone { server, turn } => self.gone(server, turn),
-            Event::Read { router, server, asked } => self.read(router, server, asked),
-            Event::Scraped { router, server, asked } => self.scraped(router, server, asked),
             Event::FirstToken { flight } => self.progress(flight, Progress::FirstToken),
             Event::Finished { flight } => self.finished(flight),
             Event::Failed { flight } => self.progress(flight, Progress::Failed),
@@ -400,13 +409,17 @@ impl<'a> World<'a> {
         r.fx.list = list;
         r.wake = r.kernel.next_wake();
         if router == 0 {
-            let saturation = r.kernel.saturation().effective;
-            if saturation != self.saturation.0 {
-                self.saturation_is(saturation);
-            }
+            self.look_at_saturation();
         }
         let queued = self.routers.iter().map(|r| r.kernel.queue_totals().0).sum();
         self.counters.longest_gateway_queue = self.counters.longest_gateway_queue.max(queued);
+    }
+
+    fn look_at_saturation(&mut self) {
+        let saturation = self.routers[0].kernel.saturation().effective;
+        if saturation != self.saturation.0 {
+            self.saturation_is(saturation);
+        }
     }
 
     fn saturation_is(&mut self, saturation: f64) {

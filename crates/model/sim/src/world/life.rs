@@ -116,7 +116,7 @@ impl World<'_> {
             self.after(router);
         }
         for router in 0..self.routers.len() as u32 {
-            if !self.routers[router as usize].asking[server as usize] {
+            if !self.scrapes.asking(router, server) {
                 self.ask(router, server);
             }
         }

@@ -1,10 +1,10 @@
 //! Engines, their steps, their scrapes, and what happens to them.
 
-use super::{JITTER, Options, World, lora_name};
+use super::{Options, World};
 use crate::cluster::Cluster;
 use crate::events::{Event, Ref};
 use crate::observe::{Counters, Preemption, ServerPoint};
-use forebay_base::{IndexedHeap, Nanos, Span};
+use forebay_base::{IndexedHeap, Nanos};
 use forebay_engine::{Adapters, Engine, EngineEvent, Job, Resolved, Transfer};
 use forebay_kernel::{Reading, Sample};
 use forebay_records::Histogram;
@@ -46,8 +46,8 @@ pub(super) struct Server {
 /// What a scrape of a server reads.
 #[derive(Clone, Debug)]
 pub(super) struct Scrape {
-    sample: Sample,
-    adapters: Option<Adapters>,
+    pub(super) sample: Sample,
+    pub(super) adapters: Option<Adapters>,
 }
 
 /// The engines, by the time of their next event.
@@ -285,64 +285,5 @@ impl World<'_> {
             self.counters.computed_tokens += u64::from(tokens);
         }
         self.unbind(flight);
-    }
-
-    // --- Scrapes ------------------------------------------------------------------------------------
-
-    /// Plans the next scrape of a server: at the next beat, asking again only after the last answer.
-    pub(super) fn ask(&mut self, router: u32, server: u32) {
-        let scrape = &self.cluster.scrape;
-        let r = &mut self.routers[router as usize];
-        r.asking[server as usize] = true;
-        let (beat, phase) = &mut r.beats[server as usize];
-        let passed = self.now.since(Nanos::ZERO + *phase).0.div_ceil(scrape.period.0.max(1));
-        *beat = (*beat).max(passed);
-        let asked = Nanos::ZERO + *phase + Span(beat.saturating_mul(scrape.period.0));
-        let lane = u64::from(server) << 32 | u64::from(router);
-        let late = self.draws.below(JITTER, *beat, lane, scrape.jitter.0.saturating_add(1));
-        *beat += 1;
-        let half = Span(u64::midpoint(scrape.delay.0, late));
-        self.events.push(asked + half, Event::Read { router, server, asked });
-    }
-
-    /// The server's counters are read; the answer takes as long as the question.
-    pub(super) fn read(&mut self, router: u32, server: u32, asked: Nanos) {
-        self.routers[router as usize].read[server as usize] = self.servers.scrape(server, self.now);
-        let back = self.now.since(asked);
-        self.events.push(self.now + back, Event::Scraped { router, server, asked });
-    }
-
-    pub(super) fn scraped(&mut self, router: u32, server: u32, asked: Nanos) {
-        let r = &mut self.routers[router as usize];
-        let read = r.read[server as usize].take();
-        if let Some(read) = read.filter(|_| r.endpoints[server as usize].is_some()) {
-            self.tell(router, server, asked, read);
-            self.after(router);
-        }
-        let r = &mut self.routers[router as usize];
-        r.asking[server as usize] = false;
-        // One that has left the pool is asked again when it joins.
-        if r.endpoints[server as usize].is_some() {
-            self.ask(router, server);
-        }
-    }
-
-    /// A router hears what was read of a server: its adapters only if they are others than before, as they come
-    /// less often than numbers do.
-    pub(super) fn tell(&mut self, router: u32, server: u32, asked: Nanos, read: Scrape) {
-        let r = &mut self.routers[router as usize];
-        let Some(endpoint) = r.endpoints[server as usize] else { return };
-        r.kernel.scraped(self.now, endpoint, asked, &read.sample, &mut r.fx);
-        let told = &mut r.adapters[server as usize];
-        if read.adapters.is_some() && *told != read.adapters {
-            *told = read.adapters;
-            let names = |list: &[u16]| list.iter().map(|&lora| lora_name(lora)).collect();
-            let adapters = forebay_kernel::Adapters {
-                running: told.as_ref().map(|a| names(&a.running)).unwrap_or_default(),
-                waiting: told.as_ref().map(|a| names(&a.waiting)).unwrap_or_default(),
-                max: self.cluster.servers[server as usize].engine.spec.max_loras.unwrap_or(0),
-            };
-            r.kernel.adapters(self.now, endpoint, Arc::new(adapters), &mut r.fx);
-        }
     }
 }
