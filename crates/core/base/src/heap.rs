@@ -86,39 +86,47 @@ impl<K: Ord + Copy> SharedHeap<K> {
     }
 
     fn up(&mut self, at: &mut Places, mut p: usize) -> usize {
+        let item = self.items[p];
+        let start = p;
         while p > 0 {
             let parent = (p - 1) / 2;
-            if self.items[parent].0 <= self.items[p].0 {
+            if self.items[parent].0 <= item.0 {
                 break;
             }
-            self.swap(at, p, parent);
+            self.put(at, p, self.items[parent]);
             p = parent;
+        }
+        if p != start {
+            self.put(at, p, item);
         }
         p
     }
 
     fn down(&mut self, at: &mut Places, mut p: usize) {
+        let item = self.items[p];
+        let start = p;
         loop {
-            let (l, r) = (2 * p + 1, 2 * p + 2);
-            let mut least = p;
-            if l < self.items.len() && self.items[l].0 < self.items[least].0 {
-                least = l;
+            let left = 2 * p + 1;
+            let Some(mut least) = self.items.get(left).copied() else { break };
+            let mut child = left;
+            if let Some(right) = self.items.get(left + 1).filter(|right| right.0 < least.0) {
+                (child, least) = (left + 1, *right);
             }
-            if r < self.items.len() && self.items[r].0 < self.items[least].0 {
-                least = r;
+            if item.0 <= least.0 {
+                break;
             }
-            if least == p {
-                return;
-            }
-            self.swap(at, p, least);
-            p = least;
+            self.put(at, p, least);
+            p = child;
+        }
+        if p != start {
+            self.put(at, p, item);
         }
     }
 
-    fn swap(&mut self, at: &mut Places, a: usize, b: usize) {
-        self.items.swap(a, b);
-        at[self.items[a].1 as usize] = a as u32 + 1;
-        at[self.items[b].1 as usize] = b as u32 + 1;
+    /// An element comes to a place; what was there is held elsewhere.
+    fn put(&mut self, at: &mut Places, p: usize, item: (K, u32)) {
+        self.items[p] = item;
+        at[item.1 as usize] = p as u32 + 1;
     }
 }
 

@@ -152,6 +152,9 @@ impl Effects {
     }
 
     pub(crate) fn log_scrape(&mut self, now: Nanos, id: EndpointId, taken: Nanos, s: &Sample) {
+        if self.journal.is_none() {
+            return;
+        }
         self.write(format_args!(
             "> {} scrape {id} {} {} {} {} {} {}",
             now.0,

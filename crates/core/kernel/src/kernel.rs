@@ -356,12 +356,8 @@ impl Kernel {
             self.changed = true;
         }
         self.count_ticks(limit);
-        while let Some((_, handle)) =
-            self.queues.as_ref().and_then(Queues::next_deadline).filter(|d| d.0 <= now)
-        {
-            let empty = self.queues.as_ref().is_some_and(|q| q.empty_pool);
-            let outcome = if empty { QueueOutcome::EvictedNoEndpoints } else { QueueOutcome::EvictedTtl };
-            self.evict(now, handle, outcome, fx);
+        if self.queued() > 0 {
+            self.expire(now, fx);
         }
         if self.queued() == 0 {
             self.count_ticks(due);
@@ -385,10 +381,24 @@ impl Kernel {
         now
     }
 
+    /// Ends what has waited for too long.
+    fn expire(&mut self, now: Nanos, fx: &mut Effects) {
+        while let Some((_, handle)) =
+            self.queues.as_ref().and_then(Queues::next_deadline).filter(|d| d.0 <= now)
+        {
+            let empty = self.queues.as_ref().is_some_and(|q| q.empty_pool);
+            let outcome = if empty { QueueOutcome::EvictedNoEndpoints } else { QueueOutcome::EvictedTtl };
+            self.evict(now, handle, outcome, fx);
+        }
+    }
+
     /// The next instant at which saturation changes by itself.
     fn next_edge(&mut self) -> Option<Nanos> {
         let aged = self.saturation.edge(&*self.plan.detector, &self.pool);
-        [aged, self.next_pending_over()].into_iter().flatten().min()
+        match (aged, self.next_pending_over()) {
+            (Some(aged), Some(over)) => Some(aged.min(over)),
+            (aged, over) => aged.or(over),
+        }
     }
 
     /// The end of every input: under the `event` driver, a turn if something has changed that waiting
@@ -408,9 +418,12 @@ impl Kernel {
         if n == 0 {
             return;
         }
-        let saturation = self.saturation.get(&*self.plan.detector, &self.pool).effective;
-        let facts = CycleFacts { saturation, priorities: queues.priorities(), ticks: 0 };
-        flow.limit.skip(&facts, n, &mut self.cells);
+        // A policy that counts nothing has nothing to skip.
+        if !self.cells.is_empty() {
+            let saturation = self.saturation.effective(&*self.plan.detector, &self.pool);
+            let facts = CycleFacts { saturation, priorities: queues.priorities(), ticks: 0 };
+            flow.limit.skip(&facts, n, &mut self.cells);
+        }
         self.ticks.done = through;
     }
 

@@ -219,6 +219,13 @@ impl Endpoint {
 
     /// Pending requests at an instant since the last scrape; forgets what lies before it.
     pub(crate) fn pending_at(&mut self, t: Nanos) -> u32 {
+        // Mostly nothing has changed since the last look.
+        if self.pending_log.len() == 1
+            && let Some(last) = self.pending_log.front_mut().filter(|last| last.0 <= t)
+        {
+            last.0 = t;
+            return last.1;
+        }
         let mut at = self.pending_log.front().map_or(self.load.pending, |&(first, n)| {
             // Before anything that is remembered: nothing was sent yet, or too much to tell.
             if first <= t || self.pending_log.len() >= PENDING_LOG { n } else { 0 }

@@ -23,9 +23,17 @@ pub struct StageSaturation {
     pub known: f64,
 }
 
+/// What the detector says of an endpoint.
+#[derive(Clone, Copy, Debug, Default)]
+struct Score {
+    value: f64,
+    /// Whether it comes from metrics.
+    known: bool,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Saturation {
-    scores: Vec<f64>,
+    scores: Vec<Score>,
     now: StageSaturation,
     dirty: bool,
     /// The next instant at which a fresh scrape turns stale.
@@ -57,9 +65,9 @@ impl Saturation {
     pub(crate) fn touch(&mut self, detector: &dyn Detector, e: &Endpoint) {
         let i = e.id.index as usize;
         if i >= self.scores.len() {
-            self.scores.resize(i + 1, 0.0);
+            self.scores.resize(i + 1, Score::default());
         }
-        self.scores[i] = detector.endpoint(e);
+        self.scores[i] = Score { value: detector.endpoint(e), known: detector.knows(e) };
         self.dirty = true;
     }
 
@@ -70,7 +78,7 @@ impl Saturation {
 
     /// The next instant at which saturation changes by itself.
     pub(crate) fn edge(&mut self, detector: &dyn Detector, pool: &Pool) -> Option<Nanos> {
-        self.get(detector, pool);
+        self.refresh(detector, pool);
         self.edge
     }
 
@@ -86,13 +94,29 @@ impl Saturation {
     }
 
     pub(crate) fn get(&mut self, detector: &dyn Detector, pool: &Pool) -> StageSaturation {
-        if !self.dirty {
-            return self.now;
+        self.refresh(detector, pool);
+        self.now
+    }
+
+    /// What gates, alone: most callers want no more.
+    pub(crate) fn effective(&mut self, detector: &dyn Detector, pool: &Pool) -> f64 {
+        self.refresh(detector, pool);
+        self.now.effective
+    }
+
+    #[inline]
+    fn refresh(&mut self, detector: &dyn Detector, pool: &Pool) {
+        if self.dirty {
+            self.sum(detector, pool);
         }
+    }
+
+    fn sum(&mut self, detector: &dyn Detector, pool: &Pool) {
         let (mut prefill, mut decode, mut all) = (Mean::default(), Mean::default(), Mean::default());
         let (mut stale, mut known) = (0, 0.0);
         for e in pool.available() {
-            let s = self.scores[e.id.index as usize];
+            let score = self.scores[e.id.index as usize];
+            let s = score.value;
             all.add(s);
             if e.stages.prefill {
                 prefill.add(s);
@@ -101,7 +125,7 @@ impl Saturation {
                 decode.add(s);
             }
             stale += u32::from(e.stale);
-            known += if detector.knows(e) { s } else { 0.0 };
+            known += if score.known { s } else { 0.0 };
         }
         let everyone = all.get().unwrap_or(1.0);
         let known = known / f64::from(all.n.max(1));
@@ -114,6 +138,5 @@ impl Saturation {
         self.now = StageSaturation { prefill, decode, effective, all: everyone, stale, known };
         self.edge = detector.staleness().and_then(|t| pool.next_staleness(t));
         self.dirty = false;
-        self.now
     }
 }

@@ -385,6 +385,24 @@ impl Engine {
         true
     }
 
+    /// Blocks that requests hold, as published at the n-th quiet step end from here.
+    fn used_after(&self, n: u64) -> u32 {
+        let free = self.blocks.free() - self.group.blocks_of(self.plans, n - 1) as u32;
+        self.blocks.total() - free
+    }
+
+    /// [`Published::waiting`], [`Published::running`] and [`Published::kv_usage`] of [`Engine::published_at`], for
+    /// those who look often.
+    pub fn gauges_at(&self, now: Nanos) -> (u32, u32, f64) {
+        let n = self.quiet_until(now);
+        if n == 0 {
+            return (self.published.waiting, self.published.running, self.published.kv_usage);
+        }
+        let waiting = self.waiting.len() as u32 + self.transferring;
+        let usage = f64::from(self.used_after(n)) / f64::from(self.blocks.total());
+        (waiting, self.group.len() as u32, usage)
+    }
+
     /// The counters as a scrape at `now` sees them: as of the last step end at or before it. The caller has
     /// called [`Engine::advance`] for all of [`Engine::next_event`] up to `now`; the steps that macro
     /// mode has not gone through yet are counted in closed form, and stay ahead.
@@ -393,8 +411,7 @@ impl Engine {
         if n == 0 {
             return self.published;
         }
-        let free = self.blocks.free() - self.group.blocks_of(self.plans, n - 1) as u32;
-        let used = self.blocks.total() - free;
+        let used = self.used_after(n);
         Published {
             at: nanos(self.end_of(n)),
             waiting: self.waiting.len() as u32 + self.transferring,

@@ -49,7 +49,7 @@ impl Counters {
     }
 
     pub(crate) fn saturated(&mut self, saturation: f64, lasted: Span) {
-        let bin = (saturation * 20.0).floor().clamp(0.0, (HISTOGRAM_BINS - 1) as f64) as usize;
+        let bin = (saturation * 20.0).clamp(0.0, (HISTOGRAM_BINS - 1) as f64) as usize;
         self.saturation[bin] += lasted.0;
     }
 }

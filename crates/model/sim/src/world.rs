@@ -247,28 +247,35 @@ impl<'a> World<'a> {
 
     /// What is due next, scrapes apart; nothing if all requests have ended and no more come.
     fn next(&mut self) -> Option<(Nanos, Due)> {
-        let mut next = self.servers.next().map(|at| (at, Due::Engine));
-        let mut offer = |at: Option<Nanos>, due: Due| {
-            if let Some(at) = at
-                && next.is_none_or(|n| (at, due) < n)
-            {
-                next = Some((at, due));
+        let mut next = (Nanos::NEVER, Due::Nothing);
+        let mut offer = |at: Nanos, due: Due| {
+            if at < next.0 || (at == next.0 && due < next.1) {
+                next = (at, due);
             }
         };
+        if let Some(at) = self.servers.next() {
+            offer(at, Due::Engine);
+        }
         if let Some((at, changes)) = self.events.peek() {
-            offer(Some(at), if changes { Due::Change } else { Due::Event });
+            offer(at, if changes { Due::Change } else { Due::Event });
         }
         for (i, r) in self.routers.iter().enumerate() {
-            offer(r.wake, Due::Wake(i as u32));
+            if let Some(at) = r.wake {
+                offer(at, Due::Wake(i as u32));
+            }
         }
-        let arrival = self.traffic.peek_at();
-        if arrival.is_none() && self.flights.live() == 0 {
-            return None;
+        match self.traffic.peek_at() {
+            Some(at) => offer(at, Due::Arrival),
+            None if self.flights.live() == 0 => return None,
+            None => {}
         }
-        offer(arrival, Due::Arrival);
-        offer(self.timeouts.peek().map(|(k, _)| k.0), Due::Timeout);
-        offer(self.next_sample, Due::Sample);
-        next.or(Some((Nanos::NEVER, Due::Nothing)))
+        if let Some((key, _)) = self.timeouts.peek() {
+            offer(key.0, Due::Timeout);
+        }
+        if let Some(at) = self.next_sample {
+            offer(at, Due::Sample);
+        }
+        Some(next)
     }
 
     fn turn(&mut self) {
@@ -416,7 +423,7 @@ impl<'a> World<'a> {
     }
 
     fn look_at_saturation(&mut self) {
-        let saturation = self.routers[0].kernel.saturation().effective;
+        let saturation = self.routers[0].kernel.effective_saturation();
         if saturation != self.saturation.0 {
             self.saturation_is(saturation);
         }

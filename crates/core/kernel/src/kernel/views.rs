@@ -37,6 +37,11 @@ impl Kernel {
         self.saturation.get(&*self.plan.detector, &self.pool)
     }
 
+    /// [`StageSaturation::effective`] at the last input.
+    pub fn effective_saturation(&mut self) -> f64 {
+        self.saturation.effective(&*self.plan.detector, &self.pool)
+    }
+
     /// The bands, highest priority first; none without flow control.
     pub fn bands(&self) -> impl Iterator<Item = BandView> + '_ {
         self.queues.iter().flat_map(Queues::views)

@@ -109,10 +109,14 @@ impl World<'_> {
         let scrape = &self.cluster.scrape;
         let place = self.scrapes.place(router, server);
         let look = &mut self.scrapes.looks[place as usize];
-        let passed = self.now.since(Nanos::ZERO + look.phase).0.div_ceil(scrape.period.0.max(1));
-        let beat = look.beat.max(passed);
-        look.beat = beat + 1;
-        look.asked = Nanos::ZERO + look.phase + Span(beat.saturating_mul(scrape.period.0));
+        let beat_at = |look: &Look| Nanos::ZERO + look.phase + Span(look.beat.saturating_mul(scrape.period.0));
+        look.asked = beat_at(look);
+        if look.asked < self.now {
+            look.beat = self.now.since(Nanos::ZERO + look.phase).0.div_ceil(scrape.period.0.max(1));
+            look.asked = beat_at(look);
+        }
+        let beat = look.beat;
+        look.beat += 1;
         let lane = u64::from(server) << 32 | u64::from(router);
         let late = self.draws.below(JITTER, beat, lane, scrape.jitter.0.saturating_add(1));
         let at = look.asked + Span(u64::midpoint(scrape.delay.0, late));
@@ -167,8 +171,8 @@ impl World<'_> {
         let Some(endpoint) = r.endpoints[server as usize] else { return };
         r.kernel.scraped(self.now, endpoint, asked, &read.sample, &mut r.fx);
         let told = &mut r.adapters[server as usize];
-        if read.adapters.is_some() && *told != read.adapters {
-            *told = read.adapters;
+        if let Some(adapters) = read.adapters.filter(|new| told.as_ref() != Some(new)) {
+            *told = Some(*adapters);
             let names = |list: &[u16]| list.iter().map(|&lora| lora_name(lora)).collect();
             let adapters = forebay_kernel::Adapters {
                 running: told.as_ref().map(|a| names(&a.running)).unwrap_or_default(),

@@ -47,7 +47,8 @@ pub(super) struct Server {
 #[derive(Clone, Debug)]
 pub(super) struct Scrape {
     pub(super) sample: Sample,
-    pub(super) adapters: Option<Adapters>,
+    /// Boxed, since there are none without LoRA.
+    pub(super) adapters: Option<Box<Adapters>>,
 }
 
 /// The engines, by the time of their next event.
@@ -167,17 +168,17 @@ impl Servers {
 
     pub(super) fn scrape(&self, server: u32, now: Nanos) -> Option<Scrape> {
         let s = &self.list[server as usize];
-        let p = s.engine.published_at(now);
+        let (waiting, running, kv) = s.engine.gauges_at(now);
         let config = &self.config[server as usize];
         (s.works() && s.told).then(|| Scrape {
             sample: Sample {
-                waiting: Reading::Value(f64::from(p.waiting)),
-                running: Reading::Value(f64::from(p.running)),
-                kv: Reading::Value(p.kv_usage),
+                waiting: Reading::Value(f64::from(waiting)),
+                running: Reading::Value(f64::from(running)),
+                kv: Reading::Value(kv),
                 block_tokens: Some(config.spec.block_size),
                 blocks: Some(config.num_gpu_blocks),
             },
-            adapters: s.engine.adapters_at(now),
+            adapters: s.engine.adapters_at(now).map(Box::new),
         })
     }
 }
