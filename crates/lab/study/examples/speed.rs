@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! cargo run --release -p forebay-study --example speed -- [REQUESTS]
+//! cargo run --release -p forebay-study --example speed -- one WORKLOAD exact|macro RATE REQUESTS
 //! ```
 //!
 //! Qwen3-14B on H100 servers, the three workloads of the soft-reflective study at 0.9 of the reference capacity of
 //! two such servers, with its configuration, `examples/article.yaml`. One thread; where Linux tells it, the time
 //! that this thread has spent on a processor, so that other programs do not count. REQUESTS is the length of the
-//! long run, ten million if it is not given; the other runs have fixed lengths.
+//! long run, ten million if it is not given; the other runs have fixed lengths. With `one` there is a single run and
+//! no search, for profilers and for comparing two versions: the same digest is the same end of every request.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a program")]
 
 use forebay_config::Config;
@@ -241,8 +243,37 @@ fn by_endpoints(rate: f64) -> Result<()> {
     Ok(())
 }
 
+/// One run over two servers with prefix caching.
+fn one(args: &[String]) -> Result<()> {
+    let [name, steps, rate, requests] = args else {
+        return Err("one: expected WORKLOAD exact|macro RATE REQUESTS".into());
+    };
+    let steps = match steps.as_str() {
+        "exact" => StepMode::Exact,
+        "macro" => StepMode::Macro,
+        other => return Err(format!("{other:?}: expected exact or macro").into()),
+    };
+    let number = |text: &str| {
+        text.parse::<f64>().ok().filter(|x| *x > 0.0).ok_or(format!("{text:?}: no number above 0"))
+    };
+    let c = simulate(&workload(name, number(rate)?, number(requests)?)?, &cluster(2, true)?, steps)?;
+    let counters = &c.run.counters;
+    println!(
+        "{} requests, {:.1} events and {:.0} ns each, digest {:016x}",
+        counters.arrived,
+        counters.events as f64 / counters.arrived as f64,
+        c.per_request(),
+        c.digest
+    );
+    Ok(())
+}
+
 fn main() -> Result<()> {
-    let requests = match std::env::args().nth(1) {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if args.first().is_some_and(|a| a == "one") {
+        return one(&args[1..]);
+    }
+    let requests = match args.first() {
         None => 1e7,
         Some(n) => n.parse::<u32>().map_err(|e| format!("REQUESTS: {e}: {n}"))?.into(),
     };

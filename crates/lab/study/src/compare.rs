@@ -12,7 +12,7 @@ use forebay_records::stats::quantile::of_histogram;
 use forebay_records::stats::{Direction, Load, Paired, Quantile, Verdict, paired};
 use forebay_sim::{Cluster, Options, Timeline};
 use forebay_workload::Workload;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A published change of a measure of the class with the highest priority.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -240,40 +240,70 @@ struct Slim {
     timeline: Timeline,
 }
 
+/// The runs of a place that have ended, by their index, and how many have not.
+struct Held {
+    runs: Vec<Option<Slim>>,
+    left: usize,
+}
+
+impl Held {
+    fn of(runs: usize) -> Mutex<Held> {
+        Mutex::new(Held { runs: std::iter::repeat_with(|| None).take(runs).collect(), left: runs })
+    }
+
+    /// All runs, if this one is the last.
+    fn put(&mut self, i: usize, run: Slim) -> Option<Vec<Slim>> {
+        self.runs[i] = Some(run);
+        self.left -= 1;
+        (self.left == 0).then(|| std::mem::take(&mut self.runs).into_iter().flatten().collect())
+    }
+}
+
 /// Runs everything over `threads` threads.
 ///
 /// # Errors
 /// What is wrong with a policy's configuration.
 pub fn compare(q: &Question, threads: usize, progress: &Progress) -> Result<Comparison, Diagnostics> {
-    let seeds = q.seeds.len();
-    let mut places = Vec::new();
-    // Place by place, so that only one place's histograms are held run by run.
-    for place in &q.places {
-        let setups = setups(q, place)?;
-        let runs = parallel(setups.len() * seeds, threads, progress, |i| {
-            let setup = &setups[i / seeds];
-            let first = i % seeds == 0;
-            let options = Options {
-                sample: (first && q.points > 0).then(|| setup.sampling(q.points)),
-                ..Options::new(0)
-            };
-            let run = setup.run(q.seeds[i % seeds], options);
-            Slim { summary: Summary::of(&run, &setup.workload), timeline: run.timeline }
-        });
-        let mut result = PlaceResult { place: place.clone(), arms: Vec::new(), alone: None };
-        let top = result.top_class();
-        for (i, runs) in runs.chunks(seeds).enumerate() {
-            let baseline = |c: usize| result.arms.first().map(|b| &b.classes[c]);
-            if i < q.policies.len() {
-                let arm = arm(i, runs, baseline);
-                result.arms.push(arm);
-            } else {
-                result.alone = Some(arm(q.alone.unwrap_or(0), runs, |_| baseline(top)));
-            }
-        }
-        places.push(result);
-    }
+    let setups = q.places.iter().map(|p| setups(q, p)).collect::<Result<Vec<_>, _>>()?;
+    let of_place = |p: usize| setups[p].len() * q.seeds.len();
+    // All places in one line, so that nobody waits at the end of each. A place is put together when its last run
+    // ends, so that only the histograms of few places are held run by run.
+    let jobs: Vec<(usize, usize)> =
+        (0..setups.len()).flat_map(|p| (0..of_place(p)).map(move |i| (p, i))).collect();
+    let held: Vec<Mutex<Held>> = (0..setups.len()).map(|p| Held::of(of_place(p))).collect();
+    let ended = parallel(jobs.len(), threads, progress, |job| {
+        let (p, i) = jobs[job];
+        let run = slim(q, &setups[p][i / q.seeds.len()], i % q.seeds.len());
+        let all = held[p].lock().unwrap_or_else(PoisonError::into_inner).put(i, run);
+        all.map(|runs| (p, together(q, &q.places[p], &runs)))
+    });
+    let mut places: Vec<(usize, PlaceResult)> = ended.into_iter().flatten().collect();
+    places.sort_by_key(|(p, _)| *p);
+    let places = places.into_iter().map(|(_, place)| place).collect();
     Ok(Comparison { policies: q.policies.clone(), seeds: q.seeds.clone(), places, shown: q.shown.clone() })
+}
+
+/// The run of a setup under a seed.
+fn slim(q: &Question, setup: &Setup, seed: usize) -> Slim {
+    let sample = (seed == 0 && q.points > 0).then(|| setup.sampling(q.points));
+    let run = setup.run(q.seeds[seed], Options { sample, ..Options::new(0) });
+    Slim { summary: Summary::of(&run, &setup.workload), timeline: run.timeline }
+}
+
+/// All runs of a place.
+fn together(q: &Question, place: &Place, runs: &[Slim]) -> PlaceResult {
+    let mut result = PlaceResult { place: place.clone(), arms: Vec::new(), alone: None };
+    let top = result.top_class();
+    for (i, runs) in runs.chunks(q.seeds.len()).enumerate() {
+        let baseline = |c: usize| result.arms.first().map(|b| &b.classes[c]);
+        if i < q.policies.len() {
+            let arm = arm(i, runs, baseline);
+            result.arms.push(arm);
+        } else {
+            result.alone = Some(arm(q.alone.unwrap_or(0), runs, |_| baseline(top)));
+        }
+    }
+    result
 }
 
 /// What runs at a place: every policy, then the class with the highest priority alone.

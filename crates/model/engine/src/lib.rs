@@ -27,6 +27,7 @@ mod gaps;
 mod group;
 mod hardware;
 mod hf_config;
+mod job;
 mod latency;
 mod lora;
 mod model;
@@ -41,11 +42,10 @@ mod tests;
 
 pub use blocks::BlockPool;
 pub use calibration::Calibration;
-pub use engine::{
-    Aborted, ArriveError, Engine, EngineEvent, FinishReason, Job, Planned, Published, StepMode,
-};
+pub use engine::{Engine, Planned, Published, StepMode};
 pub use gaps::Gaps;
 pub use hardware::{Factors, HARDWARE, Hardware};
+pub use job::{Aborted, ArriveError, EngineEvent, FinishReason, Job};
 pub use latency::{Composition, Demand, Latency, StepCost, Work};
 pub use lora::Adapters;
 pub use model::{Attention, ModelConfig, Moe, Window};

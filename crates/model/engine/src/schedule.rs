@@ -1,6 +1,7 @@
 //! Putting one step together, as vLLM's v1 scheduler does.
 
-use crate::engine::{Batch, Engine, EngineEvent, Entry, Planned};
+use crate::engine::{Batch, Engine, Entry, Planned};
+use crate::job::EngineEvent;
 use crate::latency::Composition;
 use crate::seq::{Place, Transfer};
 use crate::spec::Scheduling;

@@ -4,10 +4,11 @@ mod flights;
 mod life;
 mod scrapes;
 mod servers;
+mod watch;
 
 use crate::cluster::{Cluster, Phase, Start};
 use crate::events::{Event, Events, Ref};
-use crate::observe::{Counters, HISTOGRAM_BINS, Point, Preemption, Run, Timeline};
+use crate::observe::{Counters, HISTOGRAM_BINS, Preemption, Run, Timeline};
 use crate::scaling::Scaling;
 use crate::traffic::Traffic;
 use flights::Flights;
@@ -422,20 +423,6 @@ impl<'a> World<'a> {
         self.counters.longest_gateway_queue = self.counters.longest_gateway_queue.max(queued);
     }
 
-    fn look_at_saturation(&mut self) {
-        let saturation = self.routers[0].kernel.effective_saturation();
-        if saturation != self.saturation.0 {
-            self.saturation_is(saturation);
-        }
-    }
-
-    fn saturation_is(&mut self, saturation: f64) {
-        let (last, since) = self.saturation;
-        let until = self.now.min(self.options.window);
-        self.counters.saturated(last, until.since(since));
-        self.saturation = (saturation, self.now);
-    }
-
     /// A dispatched request arrives at its engine.
     fn arrive(&mut self, flight: Ref) {
         let Some(f) = self.flights.get_mut(flight) else { return };
@@ -507,28 +494,6 @@ impl<'a> World<'a> {
             _ => self.traffic.refused(row.number, self.now),
         }
         (self.sink)(row);
-    }
-
-    // --- Observation --------------------------------------------------------------------------------
-
-    fn sample(&mut self) {
-        let kernel = &mut self.routers[0].kernel;
-        let mut point = Point {
-            at: self.now,
-            saturation: kernel.saturation().effective,
-            ceilings: kernel.ceilings().to_vec(),
-            queued: kernel.bands().map(|b| b.requests).collect(),
-            live: self.flights.live(),
-            servers: self.servers.points(self.now),
-            ready: self.routers[0].endpoints.iter().flatten().count() as u32,
-        };
-        for other in &self.routers[1..] {
-            for (sum, band) in point.queued.iter_mut().zip(other.kernel.bands()) {
-                *sum += band.requests;
-            }
-        }
-        self.timeline.points.push(point);
-        self.next_sample = self.options.sample.map(|distance| self.now + distance.max(Span(1)));
     }
 
     fn finish(mut self) -> Run {

@@ -7,7 +7,6 @@ use super::servers::Scrape;
 use super::{Due, JITTER, World, lora_name};
 use forebay_base::{IndexedHeap, Nanos, Span};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// A router's look at a server: where its beats lie, and the scrape that is planned or under way, if one is.
 #[derive(Clone, Debug)]
@@ -86,8 +85,7 @@ impl World<'_> {
             debug_assert!(key.0 >= self.now, "time goes on");
             self.now = key.0;
             self.count_event();
-            let (router, server) =
-                (place / self.scrapes.servers as u32, place % self.scrapes.servers as u32);
+            let (router, server) = (place / self.scrapes.servers as u32, place % self.scrapes.servers as u32);
             if !self.scrapes.looks[place as usize].answered {
                 self.read(place, server);
             } else if !self.scraped(place, router, server) {
@@ -96,20 +94,13 @@ impl World<'_> {
         }
     }
 
-    pub(super) fn count_event(&mut self) {
-        self.counters.events += 1;
-        if let Some(watch) = self.options.watch.as_ref().filter(|_| self.counters.events.is_multiple_of(1024))
-        {
-            watch.store(self.now.0, Ordering::Relaxed);
-        }
-    }
-
     /// Plans the next scrape of a server: at the next beat, asking again only after the last answer.
     pub(super) fn ask(&mut self, router: u32, server: u32) {
         let scrape = &self.cluster.scrape;
         let place = self.scrapes.place(router, server);
         let look = &mut self.scrapes.looks[place as usize];
-        let beat_at = |look: &Look| Nanos::ZERO + look.phase + Span(look.beat.saturating_mul(scrape.period.0));
+        let beat_at =
+            |look: &Look| Nanos::ZERO + look.phase + Span(look.beat.saturating_mul(scrape.period.0));
         look.asked = beat_at(look);
         if look.asked < self.now {
             look.beat = self.now.since(Nanos::ZERO + look.phase).0.div_ceil(scrape.period.0.max(1));
