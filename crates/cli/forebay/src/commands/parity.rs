@@ -12,7 +12,7 @@ use crate::{FAILURE, runtime};
 use anyhow::Context;
 use clap::Args;
 use comfy_table::Cell;
-use forebay_base::Span;
+use forebay_base::{Nanos, Span};
 use forebay_config::{Manifests, Objective};
 use forebay_kernel::Plan;
 use forebay_load::Watch;
@@ -62,8 +62,9 @@ pub(crate) struct Parity {
     /// The most time after the last arrival, instead of the workload's; what runs then is censored on both sides
     #[arg(long, value_name = "TIME", value_parser = duration)]
     drain: Option<Duration>,
-    /// How long the probe sends requests at the same rate; 0s takes the cluster's network and scrapes as declared
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
+    /// How long the probe sends requests at the same rate, of which the second half counts; 0s takes the cluster's
+    /// network and scrapes as declared
+    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = duration)]
     probe: Duration,
     /// Simulated runs around the one that is compared
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1000))]
@@ -104,6 +105,7 @@ impl Parity {
             manifests: objectives(&workload),
             seed: self.seed,
             drain: workload.mode.drain,
+            delays_from: Nanos::ZERO + workload.mode.warmup,
         };
         let watch = Watch::new();
         let _signals = runtime::on_signals(stopping(&watch))?;
@@ -160,7 +162,9 @@ impl Parity {
         let manifests = recipe.manifests.clone();
         // Other draws: the run itself is not to be known beforehand.
         let seed = !recipe.seed;
-        let probing = Recipe { workload: &workload, manifests, seed, drain: PROBE_DRAIN, ..*recipe };
+        let delays_from = Nanos(workload.mode.window.0 / 2);
+        let probing =
+            Recipe { workload: &workload, manifests, seed, drain: PROBE_DRAIN, delays_from, ..*recipe };
         let (live, _) = live::run(&probing, watch)?;
         if watch.is_stopped() {
             anyhow::bail!("stopped before the run began");
@@ -207,7 +211,7 @@ fn print(out: &mut dyn Write, p: &Found, cluster: &Cluster) -> anyhow::Result<()
     writeln!(out, "{}", wrapped(&p.headline()))?;
     write!(out, "{}", engines(cluster))?;
     writeln!(out, "{}", wrapped(&p.asked()))?;
-    let seconds = |at: forebay_base::Nanos| text::three(at.0 as f64 / 1e9);
+    let seconds = |at: Nanos| text::three(at.0 as f64 / 1e9);
     writeln!(
         out,
         "Last end at {} s simulated, {} s live.\n",

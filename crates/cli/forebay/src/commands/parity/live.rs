@@ -43,6 +43,8 @@ pub(crate) struct Recipe<'a> {
     pub(crate) seed: u64,
     /// The most time after the last arrival.
     pub(crate) drain: Span,
+    /// Requests that arrive earlier tell nothing of the delays: connections open, and servers fill up.
+    pub(crate) delays_from: Nanos,
 }
 
 /// Text in memory that a thread writes and another one reads when it is over.
@@ -187,11 +189,11 @@ pub(crate) fn run(recipe: &Recipe<'_>, watch: &Arc<Watch>) -> anyhow::Result<(Li
     let options = Options { drain: Some(recipe.drain), ..Options::new(recipe.seed, recipe.seed) };
     let seen = forebay_load::observe(recipe.workload, &server, &options, watch)?;
     let notes = stack.end();
-    Ok((assemble(&seen, notes), seen))
+    Ok((assemble(&seen, notes, recipe.delays_from), seen))
 }
 
 /// Sets the generator's records, the router's log and the servers' accounts together on the clock of the run.
-fn assemble(seen: &Observation, notes: Notes) -> Live {
+fn assemble(seen: &Observation, notes: Notes, delays_from: Nanos) -> Live {
     let shift = match seen.started.checked_duration_since(notes.origin) {
         Some(later) => later.as_nanos() as i128,
         None => -(notes.origin.duration_since(seen.started).as_nanos() as i128),
@@ -224,7 +226,9 @@ fn assemble(seen: &Observation, notes: Notes) -> Live {
             row.cached_tokens = a.cached_tokens;
             row.preemptions = a.preemptions;
         }
-        parts.add(&row, r.live.sent, decided.get(&number).copied(), accounts.get(&number).copied(), &of);
+        if row.arrived >= delays_from {
+            parts.add(&row, r.live.sent, decided.get(&number).copied(), accounts.get(&number).copied(), &of);
+        }
         row
     });
     let rows: Vec<Row> = rows.collect();
