@@ -16,6 +16,7 @@ async fn serve_without_arguments_answers_streaming_and_not() {
     assert_eq!(answer.json()["usage"]["completion_tokens"], 5);
     let line = p.access().await;
     assert_eq!((line["output_tokens"].as_u64(), line["end"].as_str()), (Some(5), Some("finished")));
+    assert_eq!(line["decision"].as_str(), Some("0.0"), "the first request of the decision log");
 
     let streamed = format!("{CHAT},\"stream\":true,\"stream_options\":{{\"include_usage\":true}}}}");
     let answer =

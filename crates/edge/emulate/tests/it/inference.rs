@@ -4,6 +4,7 @@ use crate::client::{Client, collect, get, post, post_with};
 use crate::{run, slow, spec, start, until};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
+use std::time::Duration;
 
 const CHAT: &str = "/v1/chat/completions";
 const TEXT: &str = "/v1/completions";
@@ -326,5 +327,43 @@ fn lower_priority_values_go_first() {
             });
         });
         assert_eq!(*order.lock().unwrap(), [-5, 5]);
+    });
+}
+
+/// Whoever wants to know is told of each choice, of one whose client left as well.
+#[test]
+fn accounts_tell_of_what_ended_and_how() {
+    run(async {
+        let (to, accounts) = std::sync::mpsc::channel();
+        let e = start(&slow(), |o| o.accounts = Some(to)).await;
+        let ask = |tokens: u32, n: u32| {
+            json!({"model": "tiny", "prompt": "Hello world", "max_tokens": tokens, "n": n, "stream": true})
+                .to_string()
+        };
+        let before = std::time::Instant::now();
+        let a = post_with(&e, TEXT, &[("x-request-id", "a-1")], ask(4, 2)).await;
+        assert_eq!(a.status, 200);
+        let mut client = Client::connect(&e).await.unwrap();
+        let answer = client.send("POST", TEXT, &[("x-request-id", "a-2")], ask(1000, 1)).await.unwrap();
+        until(&e, |p| p.running == 1).await;
+        drop(answer);
+        client.leave();
+        let mut told = Vec::new();
+        while told.len() < 3 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            told.extend(accounts.try_iter());
+        }
+        let brief = |s: &forebay_emulate::Served| (s.request_id.clone(), s.finished, s.prompt_tokens);
+        let whole = ("a-1".to_owned(), true, 3);
+        assert_eq!(
+            told.iter().map(brief).collect::<Vec<_>>(),
+            [whole.clone(), whole, ("a-2".to_owned(), false, 3)]
+        );
+        for s in &told[..2] {
+            assert_eq!((s.output_tokens, s.preemptions, s.cached_tokens), (4, 0, 0));
+            let (admitted, first, last) = (s.admitted.unwrap(), s.first.unwrap(), s.last.unwrap());
+            assert!(before <= s.arrived && s.arrived <= admitted && admitted < first && first < last);
+        }
+        assert!(told[2].output_tokens < 1000);
     });
 }

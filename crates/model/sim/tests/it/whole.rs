@@ -27,6 +27,32 @@ fn the_same_seed_gives_the_same_bytes_and_the_log_replays() {
     assert!(report.decisions >= 1_500);
 }
 
+/// The `n`-th dispatch in the log is that of the `n`-th number beside it, and routers know lengths only if told.
+#[test]
+fn dispatches_have_their_requests_beside_the_log() {
+    let cluster = cluster(2, |_| {});
+    let go = |tells_output| {
+        let arrivals = poisson(3, 400, 30.0, |n| (1200, 50 + (n * 71 % 600) as u32));
+        let options = Options { decisions: true, tells_output, ..Options::new(4) };
+        simulate(&soft(), &cluster, arrivals, &options)
+    };
+    let run = go(false);
+    let log = run.decisions.unwrap();
+    let words = |verb: &'static str| {
+        let of = log.lines().map(|l| l.split(' ').collect::<Vec<_>>());
+        of.filter(move |l| l[2] == verb).collect::<Vec<_>>()
+    };
+    let logged = words("dispatch");
+    assert_eq!((logged.len(), run.dispatches.len()), (400, 400));
+    for (line, number) in logged.iter().zip(&run.dispatches) {
+        let row = &run.rows[*number as usize];
+        assert_eq!(line[1].parse(), Ok(row.dispatched.unwrap().0), "{line:?}");
+        assert_eq!(line[4].split('.').next().unwrap().parse(), Ok(row.endpoint.unwrap()));
+    }
+    let told = |log: &str| log.lines().filter(|l| l.contains(" offer ") && !l.ends_with(" -")).count();
+    assert_eq!((told(&log), told(&go(true).decisions.unwrap())), (0, 400));
+}
+
 #[test]
 fn clients_that_wait_too_long_leave_and_free_their_place() {
     let cluster = cluster(1, |_| {});
