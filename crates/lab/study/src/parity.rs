@@ -1,10 +1,10 @@
 //! One kernel, two worlds: the same requests through the simulator and through a live stack, and how far apart the two
 //! are.
 //!
-//! The simulated side is one run under the seed of the live one, with the delays that a probe measured. Around it
-//! are runs over the same requests in which ties, the places of scrapes, their jitter and the network's delay are
-//! drawn anew. What these make of a figure is its range: a live figure inside of it says nothing, one outside is a
-//! finding. Where the live run is one more of the kind, a figure is outside of the range of `n` runs with
+//! The simulated side is one run under the seed of the live one, with the delays that a probe measured, and around it
+//! runs over the same requests in which ties, the places of scrapes, their jitter and the network's delay are
+//! drawn anew. A simulated figure is the median of all of them, and their least and greatest value are its range: a live
+//! figure inside of it says nothing, one outside is a finding. Distributions and decisions are those of the one run. Where the live run is one more of the kind, a figure is outside of the range of `n` runs with
 //! probability 2 / (n + 1).
 
 pub mod decisions;
@@ -74,7 +74,7 @@ pub struct Live {
 /// A figure on both sides.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figure {
-    /// Simulated.
+    /// Median of the simulated runs; the lower one of two.
     pub sim: Option<f64>,
     /// Live.
     pub live: Option<f64>,
@@ -93,7 +93,11 @@ impl Figure {
             let least = a.iter().copied().fold(f64::INFINITY, f64::min);
             (least, a.iter().copied().fold(f64::NEG_INFINITY, f64::max))
         });
-        Figure { sim: runs.first().and_then(&value), live: value(live), range }
+        // What has no value is beyond all others.
+        let mut sorted: Vec<Option<f64>> = runs.iter().map(&value).collect();
+        sorted.sort_by(|a, b| a.unwrap_or(f64::INFINITY).total_cmp(&b.unwrap_or(f64::INFINITY)));
+        let middle = sorted.get(sorted.len().saturating_sub(1) / 2).copied().flatten();
+        Figure { sim: middle, live: value(live), range }
     }
 
     /// Live over simulated; `None` without both or over nothing.

@@ -229,8 +229,8 @@ fn print(out: &mut dyn Write, p: &Found, cluster: &Cluster) -> anyhow::Result<()
         out,
         "{}",
         wrapped(
-            "*  outside of the range: a finding. Range: simulated runs with ties, scrapes and network delay drawn anew. \
-             KS: greatest difference of the distributions, in brackets the greatest among simulated runs."
+            "*  outside of the range: a finding. Simulated: median of runs with ties, scrapes and network delay drawn anew; \
+             range: their least and greatest. KS: greatest difference of the distributions, in brackets the greatest among simulated runs."
         )
     )?;
     writeln!(out, "\nmeans of the parts of TTFT")?;

@@ -253,7 +253,7 @@ fn knew(s: &Seen, endpoints: &[String]) -> String {
                     text::time(age.0 as f64),
                     number(e.waiting),
                     number(e.running),
-                    if e.kv.is_nan() { "?".to_owned() } else { format!("{:.1} %", 100.0 * e.kv) }
+                    if e.kv.is_nan() { "?".to_owned() } else { format!("{:.2} %", 100.0 * e.kv) }
                 )
             });
             let name = endpoints.get(i).map_or("?", String::as_str);
@@ -277,8 +277,8 @@ pub fn page(p: &Parity) -> String {
         class_table(&mut page, c);
     }
     page.text(
-        "Range: least and greatest of the simulated runs over the same requests, with ties, scrapes and network delay drawn \
-         anew. A live figure inside means nothing; one outside is marked. KS: greatest difference of the two \
+        "Simulated: median of the simulated runs over the same requests, with ties, scrapes and network delay drawn anew; \
+         range: their least and greatest value. A live figure inside means nothing; one outside is marked. KS: greatest difference of the two \
          distributions, 0 to 1, and in brackets the greatest among the simulated runs.",
     );
     let lines: Vec<Lines> = p.classes.iter().map(curves).collect();

@@ -25,8 +25,10 @@ fn a_run_against_itself_differs_in_nothing_and_threads_do_not_matter() {
     let live = played(&q, 0);
     let (one, two) = (compare(&q, &live, 1, &Progress::new()), compare(&q, &live, 2, &Progress::new()));
     assert_eq!(json(&one), json(&two));
-    for (name, f) in one.figures() {
-        assert_eq!((f.sim, f.is_outside().unwrap_or(false)), (f.live, false), "{name}");
+    assert!(one.outside().0.is_empty() && one.outside().1 > 20, "{:?}", one.outside());
+    let alone = compare(&Ask { runs: 0, ..q.clone() }, &live, 1, &Progress::new());
+    for (name, f) in alone.figures() {
+        assert_eq!((f.sim, f.range.map(|r| r.0)), (f.live, f.live), "{name}");
     }
     let latencies = || one.classes.iter().flat_map(|c| &c.latencies);
     assert!(latencies().all(|l| l.distance == Some(0.0) && l.distance_range.unwrap() > 0.0));
@@ -37,6 +39,21 @@ fn a_run_against_itself_differs_in_nothing_and_threads_do_not_matter() {
     assert_eq!((one.inputs.other_prompt, one.inputs.other_output), (0, 0));
     assert_eq!(one.classes[0].name, "critical");
     assert!(one.verdict()[0].starts_with("All "), "{:?}", one.verdict());
+}
+
+#[test]
+fn a_simulated_figure_is_the_median_of_the_runs() {
+    let q = ask(4);
+    let p = compare(&q, &played(&q, 0), 2, &Progress::new());
+    let cluster = q.probe.apply(&q.cluster);
+    let mut p50s: Vec<u64> = (0..5)
+        .map(|i| {
+            side(&q, &cluster, i, false).summary.classes[0].figure(Metric::Ttft).quantiles[0].value.unwrap()
+        })
+        .collect();
+    p50s.sort_unstable();
+    let f = p.classes[0].latencies[0].percentiles[0];
+    assert_eq!((f.sim, f.range), (Some(p50s[2] as f64), Some((p50s[0] as f64, p50s[4] as f64))));
 }
 
 #[test]
