@@ -33,3 +33,32 @@ pub(crate) fn lines(table: &Table) -> String {
     }
     out
 }
+
+/// Lines of at most [`WIDTH`] characters.
+pub(crate) fn wrapped(text: &str) -> String {
+    let mut out = String::new();
+    let mut length = 0;
+    for word in text.split_whitespace() {
+        if length > 0 && length + 1 + word.chars().count() > usize::from(WIDTH) {
+            out.push('\n');
+            length = 0;
+        } else if length > 0 {
+            out.push(' ');
+            length += 1;
+        }
+        out.push_str(word);
+        length += word.chars().count();
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::wrapped;
+
+    #[test]
+    fn lines_end_before_the_edge() {
+        let text = wrapped(&"word ".repeat(100));
+        assert!(text.lines().all(|l| l.len() <= 100 && !l.ends_with(' ')) && text.lines().count() == 5);
+    }
+}

@@ -12,8 +12,8 @@ mod written;
 
 use clap::{Parser, Subcommand};
 use commands::{
-    capacity, capture, compare, config, emulate, observe, parity, plan, plugins, policy, replay, report,
-    serve, simulate, sweep, whatif, workload,
+    calibrate, capacity, capture, compare, config, emulate, observe, parity, plan, plugins, policy, replay,
+    report, serve, simulate, sweep, whatif, workload,
 };
 use forebay_base::Diagnostics;
 use std::io::{self, ErrorKind, Write};
@@ -60,6 +60,7 @@ enum Command {
     Workload(workload::Workload),
     Whatif(Box<whatif::Whatif>),
     Capture(capture::Capture),
+    Calibrate(Box<calibrate::Calibrate>),
     Observe(Box<observe::Observe>),
     Parity(Box<parity::Parity>),
     Report(report::Report),
@@ -82,6 +83,7 @@ impl Command {
             Command::Workload(c) => c.run(out),
             Command::Whatif(c) => c.run(out),
             Command::Capture(c) => c.run(out),
+            Command::Calibrate(c) => c.run(out),
             Command::Observe(c) => c.run(out),
             Command::Parity(c) => c.run(out),
             Command::Report(c) => c.run(out),

@@ -7,10 +7,10 @@ use forebay_base::{Diagnostic, Diagnostics, Position, Span};
 use forebay_engine::{Calibration, EngineSpec, ModelConfig, Version};
 use forebay_sim::Cluster;
 use forebay_study::Progress;
+use forebay_study::calibrate::equipped;
 use forebay_workload::{Feed, Format, RecordingCounts, Source, Trace, Workload, read_recording};
 use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -41,22 +41,16 @@ pub(crate) struct ClusterFlags {
 impl ClusterFlags {
     /// The cluster, with the factors of the calibration if one is given.
     pub(crate) fn read(&self) -> anyhow::Result<Cluster> {
-        let mut cluster = self.read_plain()?;
-        if let Some(calibration) = self.calibration()? {
-            for server in &mut cluster.servers {
-                let mut spec = server.engine.spec.clone();
-                spec.hardware = calibration.apply(&spec.hardware);
-                server.engine = Arc::new(spec.resolve()?);
-            }
-        }
-        Ok(cluster)
+        let cluster = self.read_plain()?;
+        Ok(match self.calibration()? {
+            Some(calibration) => equipped(&cluster, |h| calibration.apply(h))?,
+            None => cluster,
+        })
     }
 
     /// The calibration, if one is given.
     pub(crate) fn calibration(&self) -> anyhow::Result<Option<Calibration>> {
-        let Some(path) = &self.calibration else { return Ok(None) };
-        let (text, name) = input::text(path)?;
-        Ok(Some(Calibration::read(&text, &name)?))
+        calibration(self.calibration.as_deref())
     }
 
     /// Reads the file, or takes the flags: the block, step and memory limits of the published runs.
@@ -78,13 +72,8 @@ impl ClusterFlags {
 }
 
 impl ClusterFlags {
-    /// The text of the file with its name, or a file that says what the flags say.
+    /// The text of the file with its name, or a file that says what the flags say. The calibration is not in it.
     pub(crate) fn text(&self) -> anyhow::Result<(String, String)> {
-        if self.calibration.is_some() {
-            let message =
-                "--calibration: not together with fields that vary; put the factors into a cluster file";
-            return Err(Unusable(message.to_owned()).into());
-        }
         let Some(path) = &self.cluster else {
             // Checked as a list first, so that what is wrong is said of the flag.
             self.read()?;
@@ -112,6 +101,13 @@ impl ClusterFlags {
         }
         out
     }
+}
+
+/// A calibration, if one is given.
+pub(crate) fn calibration(path: Option<&Path>) -> anyhow::Result<Option<Calibration>> {
+    let Some(path) = path else { return Ok(None) };
+    let (text, name) = input::text(path)?;
+    Ok(Some(Calibration::read(&text, &name)?))
 }
 
 /// vLLM's arguments in the published runs, which are its defaults on smaller GPUs.
@@ -277,7 +273,7 @@ pub(crate) fn traffic(name: &str) -> anyhow::Result<TrafficRead> {
 }
 
 /// The files of a folder, read one after the other.
-fn recording(folder: &Path, name: &str) -> anyhow::Result<forebay_workload::Recording> {
+pub(crate) fn recording(folder: &Path, name: &str) -> anyhow::Result<forebay_workload::Recording> {
     let (begins, ends) = forebay_records::recording::NAME;
     let list = std::fs::read_dir(folder).map_err(|e| Unusable(format!("{name}: cannot be read: {e}")))?;
     let mut files: Vec<PathBuf> = list.filter_map(|f| Some(f.ok()?.path())).collect();

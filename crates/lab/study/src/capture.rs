@@ -29,6 +29,8 @@ pub struct Facts {
     pub model: Option<(String, String)>,
     /// Names of adapters.
     pub adapters: Vec<String>,
+    /// The model's `config.json` with where it was found, if it could be read here.
+    pub config: Option<(String, String)>,
     /// Longest prompt and answer together.
     pub max_model_len: Option<u64>,
     /// The labels of `vllm:cache_config_info`.
@@ -254,11 +256,14 @@ fn engine(facts: &Facts, told: &Told, missing: &mut Vec<String>) -> Vec<Line> {
 }
 
 fn model(facts: &Facts, missing: &mut Vec<String>) -> Line {
+    if let Some((path, from)) = &facts.config {
+        return line(format!("model-config: {}", Value::from(path.as_str())), from.clone());
+    }
     match (facts.known_model(), &facts.model) {
         (Some(name), Some((_, root))) => line(format!("model: {name}"), format!("/v1/models: root {root}")),
         (_, Some((id, root))) => {
             missing.push(format!(
-                "the model {id} is not in the catalogue: put the name of the nearest one there"
+                "the model {id} is not in the catalogue: give its config.json with --model-config"
             ));
             let comment = format!("/v1/models: root {root}; not in the catalogue");
             line(format!("model: {}", Value::from(id.as_str())), comment)
@@ -346,6 +351,15 @@ vllm:prefix_cache_hits_total{engine="0",model_name="m"} 250.0
             models: Some(models.to_owned()),
             metrics: Some(METRICS.as_bytes().to_vec()),
         }
+    }
+
+    #[test]
+    fn a_config_that_could_be_read_stands_before_a_name() {
+        let mut facts = Facts::read(&answers("a:1"));
+        facts.config = Some(("/models/x/config.json".to_owned(), "beside the root".to_owned()));
+        let (text, missing) = cluster_file(&[("a:1".to_owned(), facts)], &Told::default());
+        assert!(text.contains("    model-config: \"/models/x/config.json\"  # beside the root\n"), "{text}");
+        assert!(!missing.iter().any(|m| m.contains("the model")), "{missing:?}");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 pub mod about;
 pub mod article;
 pub mod asked;
+pub mod calibrate;
 pub mod capacity;
 pub mod capture;
 pub mod compare;

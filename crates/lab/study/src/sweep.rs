@@ -10,12 +10,14 @@ pub use axis::{Axis, Root};
 pub use report::report;
 
 use crate::asked::{Asked, Sample, Stated, stated};
+use crate::calibrate::equipped;
 use crate::parallel::{Progress, parallel};
 use crate::summary::Summary;
 use crate::{Setup, steady};
 use forebay_base::{Diagnostic, Diagnostics, Position, Severity};
 use forebay_config::{Options as Stability, load_tree};
 use forebay_document::{Node, edit, parse};
+use forebay_engine::Calibration;
 use forebay_kernel::plugin::Descriptor;
 use forebay_records::stats::Load;
 use forebay_sim::{Cluster, Options};
@@ -47,6 +49,8 @@ pub struct Base<'f> {
     pub files: &'f mut forebay_workload::Files<'f>,
     /// Gives the text of a file that the cluster's file names.
     pub cluster_files: &'f mut dyn FnMut(&str) -> Result<String, String>,
+    /// Factors in place of those of the catalogue and the cluster file.
+    pub calibration: Option<Calibration>,
 }
 
 /// The most points of a sweep.
@@ -102,6 +106,14 @@ pub struct Made {
 /// Everything that is wrong with any of them, each finding once. One about a value that a sweep has put in
 /// says so in place of the file.
 pub fn make(base: &mut Base<'_>, axes: &[Axis], points: &[Point]) -> Result<Made, Diagnostics> {
+    if let Some(axis) = axes.iter().find(|a| base.calibration.is_some() && a.is_of_factors()) {
+        let d = Diagnostic::error(
+            Position::default(),
+            "--set",
+            format!("{}: a calibration sets it", axis.name()),
+        );
+        return Err(Diagnostics(vec![d.expected("either --calibration or factors that vary")]));
+    }
     let mut maker = Maker { axes, errors: Diagnostics::default(), warnings: Diagnostics::default() };
     let trees = [
         Tree::read(&base.config, Root::Config),
@@ -123,7 +135,11 @@ pub fn make(base: &mut Base<'_>, axes: &[Axis], points: &[Point]) -> Result<Made
         let shared = clusters.iter().find(|(k, _)| *k == key).map(|(_, c)| Arc::clone(c));
         let made = shared.or_else(|| {
             let read = cluster.at(point, axes).and_then(|(n, found)| {
-                Cluster::read_tree(&n, found, &cluster.file, &mut |name| beside(name))
+                let made = Cluster::read_tree(&n, found, &cluster.file, &mut |name| beside(name))?;
+                match &base.calibration {
+                    Some(calibration) => equipped(&made, |h| calibration.apply(h)),
+                    None => Ok(made),
+                }
             });
             let made = Arc::new(maker.keep(read, point, &cluster)?);
             clusters.push((key, Arc::clone(&made)));

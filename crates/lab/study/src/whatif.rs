@@ -185,9 +185,9 @@ pub struct Answer {
 /// Factors on the rate that are tried.
 const LADDER: [f64; 9] = [0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0];
 /// Under this much room the pool is near its knee.
-const ROOM: f64 = 1.25;
+pub(crate) const ROOM: f64 = 1.25;
 /// Traffic that lasts shorter than so many mean E2E times shows how a pool fills, not whether it keeps up.
-const LONG: f64 = 20.0;
+pub(crate) const LONG: f64 = 20.0;
 /// Requests of which 30 lie beyond the 99th percentile.
 const P99_NEEDS: f64 = 3_000.0;
 /// Requests that a pool which keeps up may lose.
@@ -250,7 +250,7 @@ pub fn answer(ask: &Ask, threads: usize, progress: &Progress) -> Answer {
 }
 
 /// The same requests closer together or further apart, and no others.
-fn faster(workload: &Workload, factor: f64) -> Workload {
+pub(crate) fn faster(workload: &Workload, factor: f64) -> Workload {
     let scaled = workload.with_scale(factor);
     if workload.classes.iter().any(|c| c.arrivals.is_some()) {
         return scaled;
@@ -264,7 +264,7 @@ fn is_long(ask: &Ask, arms: &[Summary]) -> bool {
     ask.workload.mode.window.0 as f64 >= LONG * mean
 }
 
-fn keeps_up(s: &Summary) -> bool {
+pub(crate) fn keeps_up(s: &Summary) -> bool {
     let lost = s.total.all_rejected() + s.total.failed + s.total.timed_out;
     s.load != Load::Overloaded && lost as f64 <= LOST * s.total.offered as f64
 }

@@ -20,11 +20,69 @@ pub struct Calibration {
     entries: Vec<(&'static str, Factors)>,
 }
 
-/// The shares among the factors.
-const SHARES: [&str; 5] = ["compute", "bandwidth", "kv", "exposed", "link"];
-/// The times among the factors.
-const TIMES: [&str; 8] =
-    ["collective", "step", "layer", "experts", "sequence", "sampling", "mixed", "request"];
+/// One of the factors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Factor {
+    name: &'static str,
+    share: bool,
+}
+
+const fn share(name: &'static str) -> Factor {
+    Factor { name, share: true }
+}
+
+const fn time(name: &'static str) -> Factor {
+    Factor { name, share: false }
+}
+
+impl Factor {
+    /// All of them: shares, then times.
+    pub const ALL: [Factor; 13] = [
+        share("compute"),
+        share("bandwidth"),
+        share("kv"),
+        share("exposed"),
+        share("link"),
+        time("collective"),
+        time("step"),
+        time("layer"),
+        time("experts"),
+        time("sequence"),
+        time("sampling"),
+        time("mixed"),
+        time("request"),
+    ];
+
+    /// The one with this name in files.
+    pub fn named(name: &str) -> Option<Factor> {
+        Factor::ALL.into_iter().find(|f| f.name == name)
+    }
+
+    /// Its name in files.
+    pub fn name(self) -> &'static str {
+        self.name
+    }
+
+    /// Whether it is a share of a peak, and greater is faster; otherwise it is a time, and greater is slower.
+    pub fn is_share(self) -> bool {
+        self.share
+    }
+
+    /// Its value: a share in (0, 1], or nanoseconds.
+    pub fn get(self, factors: &Factors) -> f64 {
+        let mut copy = *factors;
+        if self.share { *copy.share(self.name) } else { copy.time(self.name).0 as f64 }
+    }
+
+    /// Sets it to a share, to the nearest 0.0001 and within (0, 1], or to nanoseconds.
+    pub fn set(self, factors: &mut Factors, value: f64) {
+        if self.share {
+            *factors.share(self.name) = ((value * 1e4).round() / 1e4).clamp(1e-4, 1.0);
+        } else {
+            *factors.time(self.name) = Span(value.round().max(0.0) as u64);
+        }
+    }
+}
 
 impl Factors {
     fn share(&mut self, name: &str) -> &mut f64 {
@@ -54,7 +112,12 @@ impl Factors {
 impl Calibration {
     /// Factors of one GPU type.
     pub fn of(hardware: &Hardware, factors: Factors) -> Calibration {
-        Calibration { entries: vec![(hardware.name, factors)] }
+        Calibration::named(hardware.name, factors)
+    }
+
+    /// Factors of the GPU type with this catalogue name.
+    pub fn named(name: &'static str, factors: Factors) -> Calibration {
+        Calibration { entries: vec![(name, factors)] }
     }
 
     /// Reads a calibration in YAML or JSON; the error lists everything that is wrong in it.
@@ -82,21 +145,44 @@ impl Calibration {
         self.entries.iter().find(|(name, _)| *name == hardware.name).map_or(hardware.factors, |e| e.1)
     }
 
+    /// The same without the GPU type of this catalogue name.
+    #[must_use]
+    pub fn without(mut self, name: &str) -> Calibration {
+        self.entries.retain(|(n, _)| *n != name);
+        self
+    }
+
+    /// The same with what another one says of further GPU types.
+    #[must_use]
+    pub fn and(mut self, other: &Calibration) -> Calibration {
+        let new = |(name, _): &&(&'static str, Factors)| self.entries.iter().all(|(n, _)| n != name);
+        let more: Vec<_> = other.entries.iter().filter(new).copied().collect();
+        self.entries.extend(more);
+        self
+    }
+
+    /// The catalogue names of the GPU types that it is about, in the order of the file.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> + '_ {
+        self.entries.iter().map(|(name, _)| *name)
+    }
+
     /// A GPU type with these factors.
     pub fn apply(&self, hardware: &Hardware) -> Hardware {
-        Hardware { factors: self.factors(hardware), ..*hardware }
+        if self.entries.iter().all(|(name, _)| *name != hardware.name) {
+            return *hardware;
+        }
+        Hardware { factors: self.factors(hardware), calibration: "from a calibration file", ..*hardware }
     }
 
     /// The calibration as a file that [`Calibration::read`] takes.
     pub fn write(&self) -> String {
         let mut text = "version: 1\nhardware:\n".to_owned();
-        for (name, mut factors) in self.entries.iter().copied() {
+        for (name, factors) in &self.entries {
             let _ = writeln!(text, "  {name}:");
-            for share in SHARES {
-                let _ = writeln!(text, "    {share}: {}", factors.share(share));
-            }
-            for time in TIMES {
-                let _ = writeln!(text, "    {time}: {}ns", factors.time(time).0);
+            for factor in Factor::ALL {
+                let (name, value) = (factor.name, factor.get(factors));
+                let unit = if factor.share { "" } else { "ns" };
+                let _ = writeln!(text, "    {name}: {value}{unit}");
             }
         }
         text
@@ -136,9 +222,9 @@ fn entries(node: &Node, found: &mut Diagnostics) -> Vec<(&'static str, Factors)>
 }
 
 fn factors(node: &Node, path: &str, mut factors: Factors, found: &mut Diagnostics) -> Option<Factors> {
-    let names: Vec<&str> = SHARES.into_iter().chain(TIMES).collect();
+    let names: Vec<&str> = Factor::ALL.iter().map(|f| f.name).collect();
     let fields = decode::Fields::open(node, path, &names, found)?;
-    for name in SHARES {
+    for name in Factor::ALL.iter().filter(|f| f.share).map(|f| f.name) {
         let Some(value) = fields.get(name) else { continue };
         let Some(x) = decode::float(value, &fields.child(name), found) else { continue };
         if x > 0.0 && x <= 1.0 {
@@ -148,7 +234,7 @@ fn factors(node: &Node, path: &str, mut factors: Factors, found: &mut Diagnostic
             found.push(d.expected("above 0, at most 1"));
         }
     }
-    for name in TIMES {
+    for name in Factor::ALL.iter().filter(|f| !f.share).map(|f| f.name) {
         let Some(value) = fields.get(name) else { continue };
         let Some(ns) = decode::duration(value, &fields.child(name), found) else { continue };
         match u64::try_from(ns) {
@@ -182,6 +268,20 @@ mod tests {
         let c = Calibration::read("version: 1\nhardware: {H100-SXM: {request: 3ms}}", "c.yaml").unwrap();
         let h100 = Hardware::find("h100").unwrap();
         assert_eq!(c.apply(h100).factors, Factors { request: Span::millis(3), ..h100.factors });
+    }
+
+    #[test]
+    fn factors_are_read_and_set_by_name() {
+        let mut f = Factors::H100;
+        for factor in Factor::ALL {
+            assert_eq!(Factor::named(factor.name()), Some(factor));
+            let before = factor.get(&f);
+            factor.set(&mut f, before / 2.0);
+            let after = factor.get(&f);
+            assert!((after / before - 0.5).abs() < 0.01, "{} {before} {after}", factor.name());
+        }
+        Factor::named("compute").unwrap().set(&mut f, 7.0);
+        assert_eq!((f.compute, Factor::named("stp")), (1.0, None));
     }
 
     #[test]

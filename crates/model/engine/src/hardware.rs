@@ -93,6 +93,23 @@ impl Factors {
         request: Span::micros(9900),
     };
 
+    /// Starting values for vLLM's CPU backend without graphs: a step is mostly the interpreter's.
+    pub const CPU: Factors = Factors {
+        compute: 0.1,
+        bandwidth: 0.3,
+        kv: 0.3,
+        exposed: 0.5,
+        link: 0.5,
+        collective: Span::micros(50),
+        step: Span::millis(4),
+        layer: Span::micros(500),
+        experts: Span::micros(500),
+        sequence: Span::micros(100),
+        sampling: Span(1_000),
+        mixed: Span::micros(100),
+        request: Span::millis(10),
+    };
+
     /// Starting values for hardware without measurements: those of H100 with less of the bandwidth.
     pub const START: Factors = Factors {
         compute: 0.75,
@@ -206,6 +223,19 @@ pub const HARDWARE: &[Hardware] = &[
         calibration: "not measured",
     },
     Hardware {
+        name: "cpu",
+        aliases: &["cpu-core"],
+        product: "one x86-64 core, nominal",
+        source: "no product: 2 GHz, two 256-bit FMA units (64 GFLOP/s in 32 bits), a channel of DDR4-3200",
+        tflops: 0.064,
+        tflops_fp8: 0.064,
+        memory_tb_s: 0.0256,
+        memory_gib: 16.0,
+        link_gb_s: 10.0,
+        factors: Factors::CPU,
+        calibration: "not measured",
+    },
+    Hardware {
         name: "mi300x",
         aliases: &["mi300x-192", "mi300"],
         product: "AMD Instinct MI300X 192GB",
@@ -232,6 +262,22 @@ impl Hardware {
         })
     }
 
+    /// Whether it is vLLM's CPU backend: no captured graphs that steps are padded to, and no asynchronous
+    /// scheduling (`check_and_update_config` of vLLM's `platforms/cpu`).
+    pub fn is_cpu(&self) -> bool {
+        self.name == "cpu"
+    }
+
+    /// `--max-num-seqs` of vLLM's API server where nothing is said: 1024 on [large](Hardware::large) GPUs, 128 on
+    /// a CPU, else 256 (`get_batch_defaults` of vLLM's `arg_utils`).
+    pub fn default_seqs(&self) -> u32 {
+        match (self.is_cpu(), self.large()) {
+            (true, _) => 128,
+            (_, true) => 1024,
+            _ => 256,
+        }
+    }
+
     /// Whether vLLM's API server starts with its large defaults (8192 tokens, 1024 sequences): at least
     /// 70 GiB and not an A100.
     pub fn large(&self) -> bool {
@@ -251,5 +297,7 @@ mod tests {
         assert!(Hardware::find("h100").unwrap().large());
         assert!(!Hardware::find("a100").unwrap().large());
         assert!(!Hardware::find("l40s").unwrap().large());
+        let seqs = ["h100", "l40s", "cpu"].map(|n| Hardware::find(n).unwrap().default_seqs());
+        assert_eq!(seqs, [1024, 256, 128]);
     }
 }

@@ -181,7 +181,7 @@ impl Latency {
             kv_ps,
             write_ps: ps(layers as f64 * kv_layer),
             collective_token_ps,
-            max_capture: max_num_seqs.saturating_mul(2).min(512),
+            max_capture: if hw.is_cpu() { 0 } else { max_num_seqs.saturating_mul(2).min(512) },
             capture_step,
             request: f.request,
         }

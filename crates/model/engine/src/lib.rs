@@ -41,7 +41,7 @@ mod version;
 mod tests;
 
 pub use blocks::BlockPool;
-pub use calibration::Calibration;
+pub use calibration::{Calibration, Factor};
 pub use engine::{Engine, Planned, Published, StepMode};
 pub use gaps::Gaps;
 pub use hardware::{Factors, HARDWARE, Hardware};

@@ -168,7 +168,7 @@ impl EngineSpec {
     pub fn resolve(&self) -> Result<Resolved, Diagnostics> {
         let mut wrong = self.range_errors();
         let large = self.hardware.large();
-        let max_num_seqs = self.max_num_seqs.unwrap_or(if large { 1024 } else { 256 });
+        let max_num_seqs = self.max_num_seqs.unwrap_or(self.hardware.default_seqs());
         let max_num_batched_tokens =
             self.max_num_batched_tokens.unwrap_or(if large { 8192 } else { 2048 }.max(max_num_seqs));
         if max_num_batched_tokens < max_num_seqs {
@@ -189,7 +189,9 @@ impl EngineSpec {
             max_model_len,
             num_gpu_blocks,
             kv_bytes_per_gpu,
-            async_scheduling: self.async_scheduling.unwrap_or(self.version.async_scheduling),
+            async_scheduling: self
+                .async_scheduling
+                .unwrap_or(self.version.async_scheduling && !self.hardware.is_cpu()),
             reserve_full_prompt: self
                 .reserve_full_prompt
                 .or(self.version.reserve_full_prompt)
@@ -323,6 +325,15 @@ mod tests {
 
     fn spec(model: &str, hw: &str) -> EngineSpec {
         EngineSpec::named(model, hw).unwrap()
+    }
+
+    #[test]
+    fn a_cpu_has_neither_graphs_nor_asynchronous_scheduling() {
+        let cpu = spec("tiny", "cpu").resolve().unwrap();
+        assert_eq!((cpu.max_num_seqs, cpu.max_num_batched_tokens, cpu.async_scheduling), (128, 2048, false));
+        assert_eq!((cpu.latency.max_capture(), cpu.latency.padded(5)), (0, 5));
+        let asked = EngineSpec { async_scheduling: Some(true), ..spec("tiny", "cpu") };
+        assert!(asked.resolve().unwrap().async_scheduling);
     }
 
     #[test]

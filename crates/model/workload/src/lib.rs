@@ -39,4 +39,4 @@ pub use source::Source;
 pub use spec::{
     Assign, Class, Feed, Flows, Kind, Lora, Mode, Order, Phase, Process, Prompts, Retry, Sessions, Workload,
 };
-pub use trace::{Format, Recording, RecordingCounts, Trace, TraceRow, Walk, Walked, read_recording};
+pub use trace::{Format, Recording, RecordingCounts, Sent, Trace, TraceRow, Walk, Walked, read_recording};

@@ -4,6 +4,7 @@
 
 mod formats;
 mod recorded;
+mod replayed;
 mod stream;
 mod survey;
 mod time;
@@ -11,6 +12,7 @@ mod walk;
 
 pub(crate) use recorded::Person;
 pub use recorded::{Recording, RecordingCounts, read_recording};
+pub use replayed::Sent;
 pub use walk::{Walk, Walked};
 
 use crate::source::{Lines, Source};

@@ -1,13 +1,15 @@
 //! `forebay capture`: a cluster file from live servers.
 
+use crate::input;
 use crate::runtime::block_on;
 use crate::values::{EndpointUrl, duration, endpoint};
 use anyhow::{Context, bail};
 use clap::Args;
+use forebay_engine::ModelConfig;
 use forebay_net::{Client, ClientOptions};
 use forebay_study::capture::{Answers, Facts, Told, cluster_file};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -23,6 +25,10 @@ pub(crate) struct Capture {
     /// Their GPU, which no server tells, such as h100
     #[arg(long, value_name = "NAME")]
     hardware: Option<String>,
+    /// The model's Hugging Face config.json; without it the one where the server says that it has loaded the model
+    /// from, if that is a folder on this machine
+    #[arg(long, value_name = "FILE")]
+    model_config: Option<PathBuf>,
     /// GPUs per server
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     tensor_parallel_size: Option<u32>,
@@ -51,7 +57,9 @@ impl Capture {
             let client = Client::new(ClientOptions::default());
             let mut all = Vec::new();
             for target in &self.targets {
-                all.push((target.authority.clone(), Facts::read(&self.ask(&client, target).await?)));
+                let mut facts = Facts::read(&self.ask(&client, target).await?);
+                facts.config = self.config(&facts)?;
+                all.push((target.authority.clone(), facts));
             }
             Ok(all)
         })?;
@@ -76,6 +84,26 @@ impl Capture {
             let _ = writeln!(err, "not known: {m}");
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// The model's configuration with where it comes from: the one that is given, or one on this machine that can be
+    /// read. A served name alone may be that of another model in the catalogue.
+    fn config(&self, facts: &Facts) -> anyhow::Result<Option<(String, String)>> {
+        let absolute = |path: &Path| {
+            std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).to_string_lossy().into_owned()
+        };
+        if let Some(path) = &self.model_config {
+            let (text, name) = input::text(path)?;
+            ModelConfig::read(&text, &name, &name)?;
+            return Ok(Some((absolute(path), "--model-config".to_owned())));
+        }
+        let Some((_, root)) = facts.model.as_ref().filter(|(_, root)| Path::new(root).is_absolute()) else {
+            return Ok(None);
+        };
+        let path = Path::new(root).join("config.json");
+        let name = path.display().to_string();
+        let good = input::file(&path).is_ok_and(|text| ModelConfig::read(&text, &name, &name).is_ok());
+        Ok(good.then(|| (name, format!("/v1/models: root {root}, found on this machine"))))
     }
 
     /// An endpoint that a server does not have says nothing; a server that answers nothing at all is a mistake.

@@ -1,12 +1,15 @@
 //! `forebay emulate`: a vLLM-shaped server.
 
+use crate::input;
 use crate::runtime::{block_on, log_to_stderr, stop_signal};
+use crate::simulated::calibration;
 use crate::values::duration;
 use clap::{Args, ValueEnum};
 use forebay_emulate::{Emulator, Faults, Options, Refuse, StallMetrics};
-use forebay_engine::{EngineSpec, Scheduling};
+use forebay_engine::{EngineSpec, Hardware, ModelConfig, Scheduling};
 use std::io::Write;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -16,9 +19,15 @@ pub(crate) struct Emulate {
     /// Model, as in the catalogue or as its Hugging Face name
     #[arg(long, value_name = "NAME", default_value = "qwen3-14b")]
     model: String,
+    /// Its Hugging Face config.json instead
+    #[arg(long, value_name = "FILE", conflicts_with = "model")]
+    model_config: Option<PathBuf>,
     /// GPU type
     #[arg(long, value_name = "NAME", default_value = "h100")]
     hardware: String,
+    /// A calibration file: factors in place of the catalogue's
+    #[arg(long, value_name = "FILE")]
+    calibration: Option<PathBuf>,
     /// Where to listen
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8000")]
     listen: SocketAddr,
@@ -139,7 +148,7 @@ impl Emulate {
                 Policy::Priority => Scheduling::Priority,
             },
             long_prefill_token_threshold: self.long_prefill_token_threshold,
-            ..EngineSpec::named(&self.model, &self.hardware)?
+            ..self.server()?
         };
         let mut options = Options {
             listen: self.listen,
@@ -154,6 +163,22 @@ impl Emulate {
             options.served_model_names.clone_from(&self.served_model_names);
         }
         block_on(serve(out, spec, options))
+    }
+
+    /// Model and hardware.
+    fn server(&self) -> anyhow::Result<EngineSpec> {
+        let mut spec = match &self.model_config {
+            None => EngineSpec::named(&self.model, &self.hardware)?,
+            Some(path) => {
+                let (text, name) = input::text(path)?;
+                let model = ModelConfig::read(&text, &name, &name)?;
+                EngineSpec::new(&model, Hardware::find(&self.hardware)?)
+            }
+        };
+        if let Some(calibration) = calibration(self.calibration.as_deref())? {
+            spec.hardware = calibration.apply(&spec.hardware);
+        }
+        Ok(spec)
     }
 
     fn faults(&self) -> Faults {

@@ -1,5 +1,6 @@
 //! One module per command.
 
+pub(crate) mod calibrate;
 pub(crate) mod capacity;
 pub(crate) mod capture;
 pub(crate) mod compare;

@@ -3,8 +3,8 @@
 mod live;
 
 use super::observe::{stopping, view::Looking};
-use super::whatif::wrapped;
 use crate::input::{self, StabilityFlags, Unusable};
+use crate::layout::wrapped;
 use crate::layout::{self, right};
 use crate::simulated::{ClusterFlags, Threads, TraceFlags, at_rate, engines, with_bar, workload};
 use crate::values::duration;

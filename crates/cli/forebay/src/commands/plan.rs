@@ -3,7 +3,7 @@
 mod tables;
 
 use crate::input::{self, StabilityFlags, Unusable};
-use crate::simulated::{Threads, at_rate, published, with_bar, workload};
+use crate::simulated::{Threads, at_rate, calibration, published, with_bar, workload};
 use crate::written;
 use clap::Args;
 use forebay_base::{Diagnostic, Diagnostics, Position};
@@ -47,6 +47,9 @@ pub(crate) struct Plan {
     /// vLLM release whose defaults and rules the engines follow, 0.11 to 0.32 [default: the last]
     #[arg(long, value_name = "V")]
     vllm_version: Option<String>,
+    /// A calibration file: factors in place of the catalogue's
+    #[arg(long, value_name = "FILE")]
+    calibration: Option<PathBuf>,
     /// The configuration of the router; llm-d-router's built-in one if absent
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -117,6 +120,7 @@ impl Plan {
                 ModelConfig::read(&text, &name, &name)?
             }
         };
+        let calibration = calibration(self.calibration.as_deref())?;
         let (mut all, mut unknown, mut unfit) =
             (Vec::<Kind>::new(), Diagnostics::default(), Diagnostics::default());
         for name in &self.hardware {
@@ -131,6 +135,9 @@ impl Plan {
                 }
             };
             let mut spec = EngineSpec::with_version(&model, hardware, version);
+            if let Some(calibration) = &calibration {
+                spec.hardware = calibration.apply(hardware);
+            }
             published(&mut spec);
             spec.tp = self.tensor_parallel_size;
             let engine = spec.resolve().map(Arc::new).map_err(|d| {

@@ -112,6 +112,7 @@ impl Sweep {
             stability,
             files: &mut files,
             cluster_files: &mut cluster_files,
+            calibration: self.cluster.calibration()?,
         };
         Ok(make(&mut base, axes, points)?)
     }

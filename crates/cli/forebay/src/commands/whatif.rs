@@ -116,32 +116,14 @@ fn told(c: &forebay_workload::RecordingCounts) -> String {
     if c.torn > 0 {
         parts.push(format!("{} torn lines left out", c.torn));
     }
-    wrapped(&(parts.join("; ") + "."))
-}
-
-/// Lines of at most [`layout::WIDTH`] characters.
-pub(crate) fn wrapped(text: &str) -> String {
-    let mut out = String::new();
-    let mut length = 0;
-    for word in text.split_whitespace() {
-        if length > 0 && length + 1 + word.chars().count() > usize::from(layout::WIDTH) {
-            out.push('\n');
-            length = 0;
-        } else if length > 0 {
-            out.push(' ');
-            length += 1;
-        }
-        out.push_str(word);
-        length += word.chars().count();
-    }
-    out
+    layout::wrapped(&(parts.join("; ") + "."))
 }
 
 fn print(out: &mut dyn Write, a: &Answer) -> anyhow::Result<()> {
     writeln!(
         out,
         "{}",
-        wrapped(&format!(
+        layout::wrapped(&format!(
             "{} instead of {}: {} at {} requests/s over {:.0} s, on {}, {} seeds",
             a.arms[1],
             a.arms[0],
@@ -153,9 +135,9 @@ fn print(out: &mut dyn Write, a: &Answer) -> anyhow::Result<()> {
         ))
     )?;
     for c in &a.classes {
-        writeln!(out, "{}", wrapped(&format!("- {}", c.sentence())))?;
+        writeln!(out, "{}", layout::wrapped(&format!("- {}", c.sentence())))?;
     }
-    writeln!(out, "{}\n", wrapped(&a.load()))?;
+    writeln!(out, "{}\n", layout::wrapped(&a.load()))?;
     let mut head = vec![Cell::new(""), Cell::new("")];
     if a.recorded {
         head.push(right("recorded"));
@@ -170,7 +152,7 @@ fn print(out: &mut dyn Write, a: &Answer) -> anyhow::Result<()> {
     write!(out, "{}", layout::lines(&t))?;
     writeln!(out, "* the interval excludes no change\n")?;
     for caveat in a.caveats() {
-        writeln!(out, "{}", wrapped(&caveat))?;
+        writeln!(out, "{}", layout::wrapped(&caveat))?;
     }
     Ok(())
 }
@@ -207,15 +189,4 @@ fn write(dir: &Path, a: &Answer) -> anyhow::Result<()> {
         std::fs::write(&path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::wrapped;
-
-    #[test]
-    fn lines_end_before_the_edge() {
-        let text = wrapped(&"word ".repeat(100));
-        assert!(text.lines().all(|l| l.len() <= 100 && !l.ends_with(' ')) && text.lines().count() == 5);
-    }
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers, too")]
 
+mod calibrate;
 mod config;
 mod planning;
 mod plugins;

@@ -111,6 +111,12 @@ impl Axis {
         if wrong.has_errors() { Err(wrong) } else { Ok(axes) }
     }
 
+    /// Whether it is about efficiency factors, which a calibration sets, too.
+    pub(crate) fn is_of_factors(&self) -> bool {
+        let factors = |s: &Step| matches!(s, Step::Key(k) if k == "factors");
+        self.root == Root::Cluster && self.path.iter().any(factors)
+    }
+
     /// `cluster:scrape.period`.
     pub fn name(&self) -> String {
         format!("{}:{}", self.root.label(), self.field)

@@ -13,6 +13,14 @@ classes:
 ";
 
 fn made(sets: &[&str], zip: bool) -> Result<(Vec<Axis>, Vec<Point>, Made), String> {
+    made_with(sets, zip, None)
+}
+
+fn made_with(
+    sets: &[&str],
+    zip: bool,
+    calibration: Option<Calibration>,
+) -> Result<(Vec<Axis>, Vec<Point>, Made), String> {
     let sets: Vec<String> = sets.iter().map(|s| (*s).to_owned()).collect();
     let axes = Axis::parse_all(&sets).map_err(|d| d.to_string())?;
     let points = points(&axes, zip).map_err(|d| d.to_string())?;
@@ -25,6 +33,7 @@ fn made(sets: &[&str], zip: bool) -> Result<(Vec<Axis>, Vec<Point>, Made), Strin
         stability: Stability::default(),
         files: &mut |name| Err(format!("{name}: there is none")),
         cluster_files: &mut |name| Err(format!("{name}: there is none")),
+        calibration,
     };
     let made = make(&mut base, &axes, &points).map_err(|d| d.to_string())?;
     Ok((axes, points, made))
@@ -49,6 +58,17 @@ fn values_reach_the_setups_in_the_order_of_the_points() {
     let (_, _, m) = made(&["workload:classes.only.arrivals.rate=2,4", "cluster:routers=1,2"], true).unwrap();
     let all: Vec<(f64, u32)> = m.setups.iter().map(|s| (s.workload.rate(), s.cluster.routers)).collect();
     assert_eq!(all, [(2.0, 1), (4.0, 2)]);
+}
+
+#[test]
+fn a_calibration_holds_at_every_point_and_its_factors_do_not_vary() {
+    let slow = || Calibration::read("version: 1\nhardware: {h100: {step: 77ms}}", "c.yaml").ok();
+    let (_, _, m) = made_with(&["cluster:engines[0].hardware=h100,a100"], false, slow()).unwrap();
+    let steps: Vec<u64> =
+        m.setups.iter().map(|s| s.cluster.servers[0].engine.spec.hardware.factors.step.0 / 1_000).collect();
+    assert_eq!(steps, [77_000, 327]);
+    let e = made_with(&["cluster:engines[0].factors.step=1ms,2ms"], false, slow()).err().unwrap();
+    assert!(e.contains("a calibration sets it"), "{e}");
 }
 
 #[test]
