@@ -1,6 +1,6 @@
 //! How well the schedule is kept against a server that does nothing but answer, in a process of its own:
 //! `cargo run --release -p forebay-load --example schedule -- 20000 10` for 20 000 requests/s over ten seconds.
-//! `-- serve ADDRESS` starts the server alone, for other load generators.
+//! A third number is that of the threads that send. `-- serve ADDRESS` starts the server alone, for other load generators.
 
 #![allow(
     clippy::print_stdout,
@@ -36,26 +36,28 @@ fn main() {
             .block_on(serve(address));
     }
     let number = |i: usize, default: u64| arguments.get(i).map_or(default, |a| a.parse().unwrap());
-    let (rate, seconds) = (number(0, 20_000), number(1, 10));
+    let threads = Options::new(1, 1).threads as u64;
+    let (rate, seconds, threads) = (number(0, 20_000), number(1, 10), number(2, threads) as usize);
     let mut server =
         Command::new(std::env::current_exe().unwrap()).arg("serve").stdout(Stdio::piped()).spawn().unwrap();
     let mut address = String::new();
     LineReader::new(server.stdout.take().unwrap()).read_line(&mut address).unwrap();
     for process in ["constant, phase: 0", "poisson"] {
-        run(address.trim(), process, rate, seconds);
+        run(address.trim(), process, rate, seconds, threads);
     }
     server.kill().unwrap();
     server.wait().unwrap();
 }
 
-fn run(address: &str, process: &str, rate: u64, seconds: u64) {
+fn run(address: &str, process: &str, rate: u64, seconds: u64, threads: usize) {
     let text = format!(
         "version: 1\nname: t\nmode: {{kind: surge, window: {seconds}s, drain: 10s}}\nclasses:\n  a: {{arrivals: {{process: {process}, rate: {rate}}}, input: 20, output: 1}}\n"
     );
     let w = Workload::read(&text, "t").unwrap();
     let url = Url::parse(&format!("http://{address}")).unwrap();
     let server = Server::find(url, Style::new(&w), None, Words::default()).unwrap();
-    let o = observe(&w, &server, &Options::new(1, 1), &Watch::new()).unwrap();
+    let options = Options { threads, ..Options::new(1, 1) };
+    let o = observe(&w, &server, &options, &Watch::new()).unwrap();
     let s = o.schedule;
     let us = |x: Option<forebay_base::Span>| x.map_or(f64::NAN, |x| x.0 as f64 / 1e3);
     let finished = o.rows().filter(|r| r.is_finished()).count();

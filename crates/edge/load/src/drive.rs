@@ -56,10 +56,10 @@ pub struct Options {
 }
 
 impl Options {
-    /// As many threads as cores, up to eight.
+    /// A thread for every two cores, up to eight: one sends 20 000 requests/s, and the server may be on this machine.
     pub fn new(seed: u64, salt: u64) -> Options {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Options { seed, salt, threads: cores.clamp(1, 8), drain: None }
+        Options { seed, salt, threads: (cores / 2).clamp(1, 8), drain: None }
     }
 }
 

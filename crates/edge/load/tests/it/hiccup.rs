@@ -71,6 +71,26 @@ fn a_burst_reuses_connections_and_everything_ends() {
     assert!(opened.load(Ordering::SeqCst) < 1000, "{opened:?} connections");
 }
 
+/// What the system does not take at once is sent as it takes more.
+#[test]
+fn prompts_larger_than_any_buffer_arrive_whole() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || answer(stream));
+        }
+    });
+    let w = workload(
+        "window: 200ms, drain: 120s",
+        "arrivals: {process: constant, phase: 0, rate: 20}, input: 2000000, output: 1",
+    );
+    let s = server(&address, Style::new(&w)).unwrap();
+    let o = checked(observe(&w, &s, &Options { threads: 1, ..Options::new(1, 7) }, &Watch::new()).unwrap());
+    assert_eq!(o.records.len(), 4);
+    assert!(o.rows().all(forebay_records::Row::is_finished), "{:?}", o.troubles);
+}
+
 /// A server that closes each connection after its answer, without having said so, costs no request.
 #[test]
 fn connections_that_are_closed_while_unused_are_replaced() {

@@ -43,7 +43,7 @@ pub(crate) struct RunFlags {
     /// Salt of the texts. Without it a new one for each run, so that no cache knows the texts of an earlier one
     #[arg(long, value_name = "N")]
     salt: Option<u64>,
-    /// Threads that hold connections; without it one per core
+    /// Threads that hold connections; without it one for every two cores
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=256))]
     pub(crate) threads: Option<u64>,
     /// Also write the results as another tool does, such as vllm-bench=FILE; repeatable
