@@ -434,6 +434,7 @@ mod tests {
             ended_at: Nanos(11_000_000_000),
             stopped: false,
             cpu: Span::ZERO,
+            started: std::time::Instant::now(),
         }
     }
 
