@@ -234,10 +234,10 @@ mod tests {
     fn matrices_are_inverted_unless_singular() {
         let m = vec![vec![4.0, 2.0, 0.0], vec![2.0, 3.0, 1.0], vec![0.0, 1.0, 5e6]];
         let inverse = invert(&m).unwrap();
-        for i in 0..3 {
+        for (i, row) in m.iter().enumerate() {
+            let product = |j: usize| row.iter().zip(&inverse).map(|(a, b)| a * b[j]).sum::<f64>();
             for j in 0..3 {
-                let product: f64 = (0..3).map(|k| m[i][k] * inverse[k][j]).sum();
-                assert!((product - f64::from(u8::from(i == j))).abs() < 1e-9, "{i} {j} {product}");
+                assert!((product(j) - f64::from(u8::from(i == j))).abs() < 1e-9, "{i} {j} {}", product(j));
             }
         }
         assert_eq!(invert(&[vec![1.0, 2.0], vec![2.0, 4.0]]), None);
