@@ -68,7 +68,7 @@ struct Core {
     kernel: Kernel,
     fx: Effects,
     /// By request index; a request that was decided within its offer never has one.
-    waiters: Vec<Option<oneshot::Sender<Verdict>>>,
+    waiters: Vec<Option<(Id, oneshot::Sender<Verdict>)>>,
     rate: Rate,
 }
 
@@ -345,6 +345,7 @@ impl Router {
             if core.kernel.cycles() > cycles {
                 self.metrics.cycle(took);
             }
+            let mut waiter = None;
             let decided = if let Some(at) = own {
                 self.metrics.scheduling(took);
                 let own = core.fx.list.remove(at);
@@ -355,14 +356,19 @@ impl Router {
             } else {
                 // The one allocation of a request that has to wait.
                 let (tx, rx) = oneshot::channel();
+                waiter = Some(tx);
+                Decided::Later(rx)
+            };
+            // What else was decided goes to its waiters first: the new request may have the place of one that
+            // this very call has ended.
+            post(core, now, &mut outbox);
+            if let Some(tx) = waiter {
                 let index = id.index as usize;
                 if index >= core.waiters.len() {
                     core.waiters.resize_with(index + 1, || None);
                 }
-                core.waiters[index] = Some(tx);
-                Decided::Later(rx)
-            };
-            post(core, now, &mut outbox);
+                core.waiters[index] = Some((id, tx));
+            }
             self.arm(&core.kernel);
             (id, decided, priority)
         };
@@ -619,8 +625,9 @@ fn post(core: &mut Core, now: Nanos, outbox: &mut Outbox) {
         if matches!(e, Effect::Dispatch { .. }) {
             core.rate.count(now);
         }
-        let index = effect_id(&e).index as usize;
-        if let Some(tx) = core.waiters.get_mut(index).and_then(Option::take) {
+        let id = effect_id(&e);
+        let place = core.waiters.get_mut(id.index as usize);
+        if let Some((_, tx)) = place.and_then(|w| w.take_if(|(waits, _)| *waits == id)) {
             outbox.push((tx, verdict(e)));
         }
     }

@@ -202,6 +202,33 @@ async fn ttls_are_kept_by_the_timer_alone() {
     assert!(waited.0 >= 30_000_000, "{waited}");
 }
 
+/// A request may come in at the very moment at which another's time is over, and take its place in the kernel.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_one_of_many_that_expire_is_told_its_own_end() {
+    const EACH: u64 = 400;
+    let r = router(&FLOW.replace("60s", "1ms").replace("maxRequests: 3", "maxRequests: 1000"));
+    with_endpoint(&r, 5.0);
+    let tasks: Vec<_> = (0..16)
+        .map(|_| {
+            let r = r.clone();
+            tokio::spawn(async move {
+                for _ in 0..EACH {
+                    let refused = r.enter(ask(0), &series(&r)).await.err().unwrap();
+                    let Refused::By { refusal, waited } = refused else { panic!("{refused:?}") };
+                    assert_eq!(refusal, Refusal::Queue(QueueOutcome::EvictedTtl));
+                    assert!(waited.0 >= 1_000_000, "{waited}");
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let ledgers = r.view().unwrap().ledgers;
+    assert!(ledgers.balanced());
+    assert_eq!((ledgers.live, ledgers.queued), (0, 0));
+}
+
 /// A metrics endpoint whose answer can be changed.
 async fn metrics_server(text: Arc<Mutex<String>>, asked: Arc<AtomicU32>) -> SocketAddr {
     let listener = Listener::bind("127.0.0.1:0").await.unwrap();
