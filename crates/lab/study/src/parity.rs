@@ -304,8 +304,23 @@ fn side(ask: &Ask, cluster: &Cluster, run: u64, matched: bool) -> Side {
     if run > 0 {
         decisions.forget_log();
     }
+    for row in &mut ran.rows {
+        if let End::Rejected(reason) = &mut row.end {
+            *reason = as_told(reason);
+        }
+    }
     let summary = Summary::of_rows(&ran.rows, &[], None, &ask.workload, ran.ended_at);
     Side { summary, rows: ran.rows, decisions, ended_at: ran.ended_at }
+}
+
+/// What a client is told of the kernel's reason to refuse a request, in `x-llm-d-request-dropped-reason`.
+fn as_told(reason: &'static str) -> &'static str {
+    match reason {
+        "EvictedTTL" => "rejected-ttl-expired",
+        "RejectedNoEndpoints" | "EvictedNoEndpoints" | "NoCandidates" => "rejected-no-endpoints",
+        "RejectedCapacity" | "Denied" | "Shed" | "FilteredOut" => "rejected-saturated",
+        other => other,
+    }
 }
 
 /// By metric of [`METRICS`], the values of a class in the measured window.

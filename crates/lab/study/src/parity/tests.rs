@@ -133,3 +133,11 @@ fn sessions_are_compared_by_their_figures_only() {
     let p = compare(&q, &live, 1, &Progress::new());
     assert!(p.decisions.is_none() && page(&p).contains("Not compared"));
 }
+
+#[test]
+fn both_sides_name_a_refusal_as_clients_are_told() {
+    use forebay_kernel::QueueOutcome;
+    assert_eq!(as_told(QueueOutcome::EvictedTtl.label()), "rejected-ttl-expired");
+    assert_eq!(as_told(QueueOutcome::RejectedCapacity.label()), "rejected-saturated");
+    assert_eq!(as_told(QueueOutcome::EvictedNoEndpoints.label()), "rejected-no-endpoints");
+}
