@@ -141,12 +141,14 @@ pub(crate) fn ticks(from: f64, to: f64) -> Vec<f64> {
     (0..20).map(|i| (first + i) as f64 * step).take_while(|t| *t <= to + step * 1e-9).collect()
 }
 
-/// Round numbers for an axis that grows by factors of ten: 1, 2 and 5 of each ten if the range is short.
+/// Round numbers for an axis that grows by factors of ten: 1, 2 and 5 of each ten if the range is short, and those of a
+/// plain axis if it is too short for two of them.
 pub(crate) fn log_ticks(from: f64, to: f64) -> Vec<f64> {
     let short = libm::log10(to / from) < 2.0;
     let of_each: &[f64] = if short { &[1.0, 2.0, 5.0] } else { &[1.0] };
     let all = (-9..13).flat_map(|e| of_each.iter().map(move |m| m * libm::exp10(f64::from(e))));
-    all.filter(|v| (from * (1.0 - 1e-9)..=to * (1.0 + 1e-9)).contains(v)).collect()
+    let all: Vec<f64> = all.filter(|v| (from * (1.0 - 1e-9)..=to * (1.0 + 1e-9)).contains(v)).collect();
+    if all.len() < 2 { ticks(from, to) } else { all }
 }
 
 /// A number on an axis, with as many digits as the tick itself has.
@@ -177,6 +179,8 @@ mod tests {
         assert_eq!(labels(ticks(0.0, 30_000.0)), "0 5000 10k 15k 20k 25k 30k");
         assert_eq!(labels(log_ticks(0.002, 300.0)), "0.01 0.1 1 10 100");
         assert_eq!(labels(log_ticks(0.02, 0.9)), "0.02 0.05 0.1 0.2 0.5");
+        assert_eq!(labels(log_ticks(0.036, 0.0475)), "0.036 0.038 0.04 0.042 0.044 0.046");
+        assert_eq!(log_ticks(3.0, 3.0), [3.0]);
     }
 
     #[test]
